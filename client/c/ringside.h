@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ringside's C API: move tensors between the workers of a pipeline through shared memory, by 64-bit tickets. */
+#ifndef RINGSIDE_H
+#define RINGSIDE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * Conventions
+ *   - Functions return >= 0 on success and a negative errno or -RINGSIDE_E_* on failure; ringside_strerror explains
+ *     the number, ringside_explain what went wrong in this connection's last failed call on this thread.
+ *   - Times are nanoseconds. A timeout is how long a call may block: 0 never blocks, negative waits for ever.
+ *   - struct ringside is thread-safe: any number of threads may use one connection. A struct ringside_slot and a
+ *     struct ringside_message belong to one thread at a time; hand them over with your own synchronisation.
+ *   - Slots and messages are caller-allocated values; the library allocates nothing on the heap between loan and
+ *     release and makes no system call there while the other side is awake.
+ *   - A connection cannot be used in a forked child: calls fail with -RINGSIDE_E_FORKED there. Connect anew.
+ *   - Bodies of other stages are mapped read-only: writing to a received tensor ends the process.
+ */
+
+#define RINGSIDE_MAX_TENSORS 64
+#define RINGSIDE_MAX_RANK 8
+#define RINGSIDE_TICKET_TEXT_BYTES 40
+#define RINGSIDE_FOREVER ((int64_t)-1)
+
+/* Our own errors; the rest are errno values. Numbers are part of the ABI. */
+enum ringside_error {
+    RINGSIDE_EINVALID = 1000,          /* an argument is out of range */
+    RINGSIDE_ETIMEOUT = 1001,          /* nothing came, or no room appeared, within the timeout */
+    RINGSIDE_EFULL = 1002,             /* no free slot, or the inbox of a route is full */
+    RINGSIDE_ETOO_BIG = 1003,          /* fits no slot class */
+    RINGSIDE_ESTALE_TICKET = 1004,     /* the message was freed or its slot reused */
+    RINGSIDE_EFOREIGN_TICKET = 1005,   /* of a ring that is not attached here */
+    RINGSIDE_EMALFORMED_TICKET = 1006, /* not a ticket */
+    RINGSIDE_EEXPIRED_TICKET = 1007,   /* its time to live is over */
+    RINGSIDE_ENO_ROUTE = 1008,
+    RINGSIDE_EUNAVAILABLE = 1009,      /* sidecar or peer not reachable now */
+    RINGSIDE_EDRAINING = 1010,
+    RINGSIDE_EVERSION = 1011,
+    RINGSIDE_EDENIED = 1012,
+    RINGSIDE_EFORKED = 1013,
+    RINGSIDE_ELIMIT = 1014,
+    RINGSIDE_ESTATE = 1015,            /* the slot or message was sent, released or lost already */
+    RINGSIDE_EDTYPE = 1016,
+    RINGSIDE_ECORRUPT = 1017,
+    RINGSIDE_EINTERNAL = 1018,
+    RINGSIDE_EPROTOCOL = 1019,
+    RINGSIDE_ECANCELLED = 1020,
+    RINGSIDE_ESHAPE = 1021,
+    RINGSIDE_EIN_USE = 1022,
+    RINGSIDE_EUNIMPLEMENTED = 1023
+};
+
+enum ringside_dtype {
+    RINGSIDE_BOOL = 1,
+    RINGSIDE_UINT8,
+    RINGSIDE_UINT16,
+    RINGSIDE_UINT32,
+    RINGSIDE_UINT64,
+    RINGSIDE_INT8,
+    RINGSIDE_INT16,
+    RINGSIDE_INT32,
+    RINGSIDE_INT64,
+    RINGSIDE_FLOAT16,
+    RINGSIDE_BFLOAT16,
+    RINGSIDE_FLOAT32,
+    RINGSIDE_FLOAT64,
+    RINGSIDE_COMPLEX64,
+    RINGSIDE_COMPLEX128,
+    RINGSIDE_FLOAT8_E4M3FN,
+    RINGSIDE_FLOAT8_E5M2,
+    RINGSIDE_FLOAT8_E4M3FNUZ,
+    RINGSIDE_FLOAT8_E5M2FNUZ,
+    RINGSIDE_FLOAT8_E8M0FNU,
+    RINGSIDE_BYTES
+};
+
+enum ringside_metadata_kind { RINGSIDE_OPAQUE = 0, RINGSIDE_JSON = 1 };
+
+/* A dense, row-major tensor. dtype, rank and shape are given to ringside_loan; the library fills data and bytes. */
+struct ringside_tensor {
+    uint8_t dtype;                     /* enum ringside_dtype */
+    uint8_t rank;                      /* 0..8 */
+    int64_t shape[RINGSIDE_MAX_RANK];  /* each >= 0 */
+    void *data;                        /* 256-byte aligned (a single tensor: page-aligned); valid while the lease lasts */
+    uint64_t bytes;                    /* product(shape) * item size */
+};
+
+struct ringside; /* a connection to a sidecar */
+
+/* A loaned slot: the caller may write its tensors. Fields below `private_` are the library's. */
+struct ringside_slot {
+    uint32_t tensor_count;
+    uint32_t metadata_capacity;        /* bytes reserved by ringside_loan */
+    uint64_t slot_bytes;               /* size of the whole slot */
+    uint64_t ticket;                   /* of the message this becomes */
+    uint64_t private_[6];
+    struct ringside_tensor tensors[RINGSIDE_MAX_TENSORS]; /* only tensor_count are set */
+};
+
+/* A received message, or one read by ticket. Nothing in it can change under the reader: it was copied and checked. */
+struct ringside_message {
+    uint64_t ticket;
+    uint32_t tensor_count;
+    uint32_t attempts;                 /* earlier deliveries that were not acknowledged */
+    const void *metadata;              /* in shared memory, metadata_bytes long, no terminator */
+    uint32_t metadata_bytes;
+    uint32_t metadata_kind;            /* enum ringside_metadata_kind */
+    uint64_t publish_ns;               /* CLOCK_MONOTONIC */
+    uint64_t ttl_ns;                   /* after publish_ns; 0: lives until acknowledged */
+    uint64_t stream_id;
+    uint64_t sequence;
+    uint8_t trace_id[16];              /* zeroes when not given */
+    uint64_t origin_ticket;            /* 0 unless it came from another node */
+    uint64_t private_[8];
+    struct ringside_tensor tensors[RINGSIDE_MAX_TENSORS]; /* data is read-only for messages of other stages */
+};
+
+struct ringside_connect_options {
+    const char *socket;                /* path of the sidecar's socket; NULL: environment RINGSIDE_SOCKET */
+    const char *name;                  /* shown by `ringside status`; NULL: the program's name */
+    int64_t timeout_ns;                /* to reach the sidecar; 0: 5 s */
+    void (*log)(void *data, const char *line); /* NULL: silent. May be called from any thread that uses the connection */
+    void *log_data;
+};
+
+/* Of a message that is sent, shared or forwarded. Zeroed: the route's defaults. */
+struct ringside_options {
+    uint64_t ttl_ns;                   /* 0: the route's default (send) or the stage's (share) */
+    const void *metadata;
+    uint32_t metadata_bytes;           /* fits metadata_capacity, or the room that the slot has left */
+    uint32_t metadata_kind;
+    uint64_t stream_id;
+    uint64_t sequence;
+    uint8_t trace_id[16];
+    int64_t timeout_ns;                /* for a route with when_full "block"; 0: does not block, negative: for ever */
+};
+
+/* Connects and attaches; blocks at most options->timeout_ns. options may be NULL. The connection is the caller's. */
+int ringside_connect(struct ringside **connection, const struct ringside_connect_options *options);
+/* Ends the session: loans are abandoned, leases still open go back to their inbox. No slot, message or view of this
+ * connection may be used afterwards. NULL is allowed. */
+void ringside_close(struct ringside *connection);
+/* Name of the stage; static while the connection lives. */
+const char *ringside_stage(const struct ringside *connection);
+
+/* A descriptor that polls readable when a message may be waiting. Then call ringside_receive with timeout 0 until it
+ * returns -RINGSIDE_ETIMEOUT, and poll again. Owned by the connection. */
+int ringside_fd(struct ringside *connection);
+
+/* Takes a free slot for tensors (dtype, rank, shape of each; 1..64) and at most metadata_bytes of metadata.
+ * -RINGSIDE_ETIMEOUT (or -RINGSIDE_EFULL with timeout 0) when none became free; -RINGSIDE_ETOO_BIG, -RINGSIDE_ESHAPE, -RINGSIDE_EDTYPE. */
+int ringside_loan(struct ringside *connection, const struct ringside_tensor *tensors, size_t count,
+                  uint32_t metadata_bytes, int64_t timeout_ns, struct ringside_slot *slot);
+/* Publishes on a route; the slot is spent. options may be NULL. On any error but -RINGSIDE_ESTATE the slot is still the caller's. */
+int ringside_send(struct ringside *connection, struct ringside_slot *slot, const char *route,
+                  const struct ringside_options *options);
+/* Publishes for reading by ticket: `readers` reads (1..255), or until freed with 0; always with a time to live. */
+int ringside_share(struct ringside *connection, struct ringside_slot *slot, unsigned readers,
+                   const struct ringside_options *options, uint64_t *ticket);
+/* Gives a loan back unpublished. */
+int ringside_abandon(struct ringside *connection, struct ringside_slot *slot);
+
+/* Waits for the next message. -RINGSIDE_ETIMEOUT when none came. Expired ones are counted and skipped. */
+int ringside_receive(struct ringside *connection, struct ringside_message *message, int64_t timeout_ns);
+/* Up to `count` messages: waits for the first, takes what is there. Returns how many (>= 1) or an error. */
+int ringside_receive_batch(struct ringside *connection, struct ringside_message *messages, size_t count,
+                           int64_t timeout_ns);
+/* Begins reading by ticket; ends with ringside_release. Distinct errors for stale, foreign, malformed and expired. */
+int ringside_read(struct ringside *connection, uint64_t ticket, struct ringside_message *message);
+int ringside_read_text(struct ringside *connection, const char *text, struct ringside_message *message);
+
+/* Acknowledges a received message, or ends a reading. The tensors may no longer be touched. */
+int ringside_release(struct ringside *connection, struct ringside_message *message);
+/* Gives a received message back to its inbox, attempts + 1; past the route's limit it is dead-lettered. */
+int ringside_nack(struct ringside *connection, struct ringside_message *message);
+/* Passes a received message on to a route and releases it: in place where the rings allow it (returns 1), by a copy
+ * into the stage's own ring otherwise (returns 0). On error the message is still held. */
+int ringside_forward(struct ringside *connection, struct ringside_message *message, const char *route,
+                     const struct ringside_options *options);
+/* Ends a ticket: no new readers; its memory goes with the last reader. */
+int ringside_free(struct ringside *connection, uint64_t ticket);
+int ringside_free_text(struct ringside *connection, const char *text);
+
+/* The safe text form of a ticket of an attached ring, for JSON and orchestrators (a JSON number ends at 2^53). */
+int ringside_ticket_text(struct ringside *connection, uint64_t ticket, char text[RINGSIDE_TICKET_TEXT_BYTES]);
+/* The bare ticket of a text form. */
+int ringside_ticket_parse(const char *text, uint64_t *ticket);
+
+/* Bytes per item, 0 when unknown; canonical name, NULL when unknown; code for a canonical, NumPy, torch, safetensors
+ * or Triton name, or -RINGSIDE_EDTYPE. */
+size_t ringside_dtype_bytes(unsigned dtype);
+const char *ringside_dtype_name(unsigned dtype);
+int ringside_dtype_from_name(const char *name);
+
+/* Text for an error number; static. */
+const char *ringside_strerror(int error);
+/* Symbolic name ("STALE_TICKET", "ENOENT"); static. */
+const char *ringside_error_name(int error);
+/* What went wrong in this thread's last failed call on a connection (or in ringside_connect, with NULL), with cause
+ * and fix; valid until this thread's next call. Never NULL. */
+const char *ringside_explain(const struct ringside *connection);
+const char *ringside_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

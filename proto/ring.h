@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The slots of a mapped ring: loan, seal, release, reading by ticket, and the check that frees a slot. */
+#ifndef RINGSIDE_PROTO_RING_H
+#define RINGSIDE_PROTO_RING_H
+
+#include "proto/ring_layout.h"
+#include "proto/ticket.h"
+
+/* One process's view of a ring. Sizes and offsets come from the private copy of the superblock, never from memory. */
+struct rs_ring {
+    struct rs_superblock layout;          /* private, validated copy */
+    uint8_t *control;                     /* mapping of layout.control_bytes */
+    uint8_t *body;                        /* mapping of layout.body_bytes; NULL when not mapped */
+    bool body_writable;
+    struct rs_slot *slots;
+    struct rs_client *clients;
+    struct rs_destination *destinations;
+    struct rs_ring_shared *shared;
+    int bell_fd;                          /* eventfd of the ring's sidecar, or -1; not owned */
+    int space_fd;                         /* eventfd of sleepers on slot_free that armed the event bit, or -1; not owned */
+    uint16_t client;                      /* my number here: holder of leases, owner of loans */
+    uint8_t reader;                       /* my reader number, or RS_NO_READER */
+    rs_word32 hint[RS_MAX_CLASSES];       /* private: slot sealed or freed last, + 1; tried first because it is warm */
+    rs_word32 search[RS_MAX_CLASSES];     /* private: bitmap word where the last search ended */
+};
+
+/* A slot that its owner may write. */
+struct rs_loan {
+    uint32_t slot;
+    uint32_t generation;
+};
+
+/* A delivery that its holder may read. */
+struct rs_lease {
+    struct rs_ring *ring;
+    uint64_t word;       /* the delivery word as HELD */
+    uint32_t slot;
+    uint32_t generation;
+    uint16_t holder;     /* client number in that ring */
+    uint8_t delivery;    /* index of the word */
+    uint8_t ring_number; /* in the inbox it came from */
+};
+
+/* Maps a ring. body_fd may be -1. Descriptors stay the caller's. On error *why says what is wrong (static text).
+ * 0, -errno, -RINGSIDE_E_VERSION or -RINGSIDE_E_CORRUPT. */
+int rs_ring_map(struct rs_ring *ring, int control_fd, int body_fd, bool body_writable,
+                const char **why);
+void rs_ring_unmap(struct rs_ring *ring);
+
+/* Class index for a message of that many bytes, or -RINGSIDE_E_TOO_BIG. */
+int rs_ring_class_for(const struct rs_ring *ring, uint64_t bytes);
+/* Class index of a slot, or -1. */
+int rs_ring_class_of(const struct rs_ring *ring, uint32_t slot);
+uint64_t rs_ring_slot_bytes(const struct rs_ring *ring, uint32_t slot);
+/* Offset of the slot in the body file. */
+uint64_t rs_ring_slot_offset(const struct rs_ring *ring, uint32_t slot);
+
+/* FREE -> LOANED(owner). Lock-free, never waits. 0 or -RINGSIDE_E_FULL. */
+int rs_ring_loan(struct rs_ring *ring, uint16_t owner, unsigned class_index, struct rs_loan *loan);
+/* LOANED(owner) -> FREE. -RINGSIDE_E_STATE when it is not the owner's loan of that generation. */
+int rs_ring_abandon(struct rs_ring *ring, uint16_t owner, const struct rs_loan *loan);
+/* Writes the 8 delivery words of a loaned slot: the first `count` QUEUED for destinations[], the rest NONE; and readers. */
+void rs_ring_prepare(struct rs_ring *ring, const struct rs_loan *loan, const uint16_t *destinations,
+                     unsigned count, uint64_t readers);
+/* LOANED(owner) -> SEALED: the commit, for all routes at once. flags: RS_FLAG_TICKET. 0 or -RINGSIDE_E_STATE. */
+int rs_ring_seal(struct rs_ring *ring, uint16_t owner, const struct rs_loan *loan, unsigned flags);
+
+/* Takeable for destination d: the word is QUEUED(g, d) and the state SEALED(g), read in this order. */
+bool rs_ring_takeable(struct rs_ring *ring, uint32_t slot, unsigned delivery, unsigned destination,
+                      uint64_t *word);
+/* QUEUED -> HELD by compare-and-swap on the exact value that rs_ring_takeable returned. */
+bool rs_ring_take(struct rs_ring *ring, uint32_t slot, unsigned delivery, uint64_t word,
+                  uint16_t holder, struct rs_lease *lease);
+
+/* HELD -> DONE, then the free check. -RINGSIDE_E_STATE when the lease is no longer the holder's. */
+int rs_ring_release(const struct rs_lease *lease);
+/* HELD -> QUEUED with attempts + 1 at the same destination, or DONE when attempts reach `limit` (then returns 1: dead-lettered).
+ * 0: the caller must push the cell. */
+int rs_ring_nack(const struct rs_lease *lease, unsigned limit);
+/* HELD -> QUEUED at other destinations: the last on its own word, the others on NONE words above it, written to
+ * deliveries[0..count-1] (indexes, to be pushed by the caller). -RINGSIDE_E_FULL when no word is left. */
+int rs_ring_forward(const struct rs_lease *lease, const uint16_t *destinations, unsigned count,
+                    uint8_t *deliveries);
+/* QUEUED -> DONE by expiry (then the free check). True when this call did it. */
+bool rs_ring_expire(struct rs_ring *ring, uint32_t slot, unsigned delivery, uint64_t word);
+
+/* SEALED -> FREE when nobody needs the slot. Anybody may call it at any time. True when this call freed it. */
+bool rs_ring_free_check(struct rs_ring *ring, uint32_t slot);
+
+/* By ticket. `reader` is this process's number; the caller serialises its readers per slot.
+ * 0, -RINGSIDE_E_STALE_TICKET, -RINGSIDE_E_FOREIGN_TICKET. */
+int rs_ring_ticket_slot(const struct rs_ring *ring, const struct rs_ticket *ticket);
+int rs_ring_read_begin(struct rs_ring *ring, unsigned reader, const struct rs_ticket *ticket,
+                       uint32_t *generation);
+/* counted: the reading succeeded and counts. */
+void rs_ring_read_end(struct rs_ring *ring, unsigned reader, uint32_t slot, uint32_t generation,
+                      bool counted);
+/* Ends a ticket. 0 or -RINGSIDE_E_STALE_TICKET. */
+int rs_ring_ticket_free(struct rs_ring *ring, unsigned reader, const struct rs_ticket *ticket);
+
+/* Counts for a client of the ring (relaxed). */
+void rs_ring_count(struct rs_ring *ring, uint16_t client, unsigned counter, uint64_t n);
+
+/* Asks the ring's sidecar for an audit. */
+void rs_ring_bell(struct rs_ring *ring);
+
+#endif

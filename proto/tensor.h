@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* dtypes, shapes, the layout of tensors in a slot, and the message header: encode, copy once, validate. */
+#ifndef RINGSIDE_PROTO_TENSOR_H
+#define RINGSIDE_PROTO_TENSOR_H
+
+#include "proto/ring_layout.h"
+
+/* Numbers are those of control.proto's Dtype; never renumber. */
+enum rs_dtype {
+    RS_DTYPE_NONE = 0,
+    RS_BOOL = 1, RS_UINT8, RS_UINT16, RS_UINT32, RS_UINT64, RS_INT8, RS_INT16, RS_INT32, RS_INT64,
+    RS_FLOAT16, RS_BFLOAT16, RS_FLOAT32, RS_FLOAT64, RS_COMPLEX64, RS_COMPLEX128,
+    RS_FLOAT8_E4M3FN, RS_FLOAT8_E5M2, RS_FLOAT8_E4M3FNUZ, RS_FLOAT8_E5M2FNUZ, RS_FLOAT8_E8M0FNU,
+    RS_BYTES,
+    RS_DTYPE_COUNT
+};
+
+/* One row per dtype: the only table of names. NULL where that system has no such type. */
+struct rs_dtype_info {
+    uint8_t code;             /* enum rs_dtype */
+    uint8_t item_bytes;
+    const char *name;         /* canonical: "float32", "bfloat16", "float8_e4m3fn", "bytes" */
+    const char *numpy;        /* dtype.str without byte order: "f4", "c8", "?"; NULL: no native type */
+    const char *torch;        /* "float32", "float8_e4m3fn" */
+    const char *safetensors;  /* "F32", "BF16", "F8_E4M3" */
+    const char *triton;       /* "FP32", "BF16" */
+    uint8_t dlpack_code;      /* kDLInt 0, kDLUInt 1, kDLFloat 2, kDLBfloat 4, kDLComplex 5, kDLBool 6, fp8 7..14 */
+    uint8_t dlpack_bits;
+};
+
+/* NULL when the code is unknown. */
+const struct rs_dtype_info *rs_dtype_info(unsigned code);
+/* Code for a canonical, torch, safetensors or Triton name or a NumPy type string ("<f4"), or -RINGSIDE_E_DTYPE.
+ * Big-endian and 4-bit kinds are refused; rs_dtype_refusal says why for the kinds refused by name (else NULL). */
+int rs_dtype_from_name(const char *name);
+const char *rs_dtype_refusal(const char *name);
+
+struct rs_tensor {
+    uint8_t dtype;               /* enum rs_dtype */
+    uint8_t rank;                /* 0..8 */
+    int64_t shape[RS_MAX_RANK];  /* each >= 0 */
+    uint64_t offset;             /* bytes from the start of the slot */
+    uint64_t bytes;              /* product(shape) * item size */
+};
+
+/* Fills tensor->bytes. -RINGSIDE_E_DTYPE, -RINGSIDE_E_SHAPE (rank, negative dim, overflow). */
+int rs_tensor_size(struct rs_tensor *tensor);
+/* True when strides (in bytes) are row-major for the shape; strides of dims of extent 1, and all strides of an empty
+ * tensor, are ignored. NULL strides are row-major. */
+bool rs_tensor_is_contiguous(const struct rs_tensor *tensor, const int64_t *strides_bytes);
+
+struct rs_message {
+    uint8_t tensor_count;      /* 1..64 */
+    uint8_t metadata_kind;     /* 0 opaque, 1 JSON, 2 tree */
+    uint32_t metadata_bytes;
+    uint64_t metadata_offset;  /* bytes from the start of the slot */
+    uint64_t publish_ns;       /* CLOCK_MONOTONIC */
+    uint64_t ttl_ns;           /* after publish_ns; 0: none */
+    uint64_t stream_id;
+    uint64_t sequence;
+    uint64_t trace_id[2];
+    uint64_t origin_ticket;    /* 0 unless from another node */
+    struct rs_tensor tensors[RS_MAX_TENSORS]; /* only tensor_count are set */
+};
+
+/* Lays out tensors (dtype, rank, shape given; bytes and offset filled) and reserved metadata: the descriptors of all
+ * but the first tensor, the data each 256-byte aligned (a single tensor at offset 0, page-aligned), then the metadata.
+ * *total_bytes is the slot size needed. 0, -RINGSIDE_E_DTYPE, -RINGSIDE_E_SHAPE. */
+int rs_message_plan(struct rs_message *message, uint32_t metadata_bytes, uint64_t *total_bytes);
+
+/* Writes the header into the slot record and the further descriptors into the slot's body. The slot is LOANED. */
+void rs_message_store(const struct rs_message *message, struct rs_slot *slot, uint8_t *body);
+
+/* Copies header and descriptors to *message once and validates the copy against slot_bytes.
+ * 0 or -RINGSIDE_E_CORRUPT. body may be NULL when only the first tensor is wanted (then tensor_count says how many there are,
+ * and only tensors[0] is set). */
+int rs_message_load(struct rs_message *message, const struct rs_slot *slot, const uint8_t *body,
+                    uint64_t slot_bytes);
+
+/* Age and expiry from the header words alone: publish and time to live, without validation. */
+void rs_message_times(const struct rs_slot *slot, uint64_t *publish_ns, uint64_t *ttl_ns);
+
+#endif

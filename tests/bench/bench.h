@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The frame of the benches: two pinned processes, one shared mapping, clocks, percentiles, counters. */
+#ifndef TESTS_BENCH_BENCH_H
+#define TESTS_BENCH_BENCH_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <time.h>
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
+
+#define BENCH_SKIP         1   /* a measurement's return: not possible here, `reason` says why */
+#define BENCH_OUT_MAX      4   /* values that one measurement may give */
+#define BENCH_BATCHES_MAX  4096
+#define BENCH_SINGLES_MAX  (1u << 20)
+#define BENCH_LINE         128 /* bytes between words that must not share (or prefetch) a line */
+#define BENCH_DEADLINE_S   60  /* no measurement may take longer */
+
+/* How much of it: `singles` rounds are stamped one by one, `batches` are stamped as a whole. */
+struct bench_plan {
+    uint32_t warmup;    /* rounds that nobody times */
+    uint32_t batches;   /* at most BENCH_BATCHES_MAX */
+    uint32_t per_batch; /* rounds in a batch */
+    uint32_t singles;   /* rounds, at most BENCH_SINGLES_MAX */
+};
+
+/* One per program, in a shared anonymous mapping: all sides of a measurement see it. */
+struct bench {
+    bool quick;                                 /* a tenth of the rounds */
+    int cpu[2];                                 /* where side 0 and side 1 run; -1: there is none */
+    double ns_per_tick;                         /* of bench_ticks() */
+    char reason[256];                           /* why it was skipped or failed */
+    double value[BENCH_OUT_MAX];                /* for sides to hand results to the parent */
+    uint32_t batches;                           /* valid in batch_ns */
+    uint32_t singles;                           /* valid in single_ns */
+    double batch_ns[BENCH_BATCHES_MAX];         /* mean ns of a round, per batch */
+    double single_ns[BENCH_SINGLES_MAX];        /* ns of a round */
+    _Alignas(BENCH_LINE) _Atomic uint32_t arrived; /* sides that came to the barrier, ever */
+    _Alignas(BENCH_LINE) _Atomic uint64_t word[2 * BENCH_LINE / 8]; /* scratch: two lines apart */
+};
+
+/* A side of a measurement, in its own process: 0, BENCH_SKIP or -1 (by bench_skip, bench_fail). */
+typedef int bench_side(struct bench *bench, int side, void *arg);
+/* One round: side 0 sends and waits for the answer, side 1 waits and answers. < 0 ends the side. */
+typedef int bench_round(struct bench *bench, int side, void *ctx);
+
+struct bench *bench_create(bool quick, const int cpu[2]); /* NULL: out of memory */
+void bench_destroy(struct bench *bench);
+int bench_fail(struct bench *bench, const char *format, ...)
+    __attribute__((format(printf, 2, 3))); /* returns -1 */
+int bench_skip(struct bench *bench, const char *format, ...)
+    __attribute__((format(printf, 2, 3))); /* returns BENCH_SKIP */
+
+/* Forks `sides` (1 or 2) processes, each pinned to its core, and waits for all. The first failure
+ * ends the others. Returns 0, BENCH_SKIP or -1 with `reason`. */
+int bench_fork(struct bench *bench, int sides, bench_side *run, void *arg);
+void bench_pin(struct bench *bench, int side); /* the calling thread to the side's core */
+void bench_meet(struct bench *bench);          /* two sides wait for each other, spinning */
+
+/* A child program with its output discarded, told to end when we do. Returns its pid or -errno. */
+pid_t bench_spawn(char *const argv[]);
+void bench_end(pid_t pid); /* TERM, KILL after 5 s; pid <= 0 is nothing */
+
+double bench_percentile(double *values, uint32_t count, double percent); /* sorts; NAN if empty */
+double bench_batch_p50(struct bench *bench);
+uint32_t bench_scaled(const struct bench *bench, uint32_t rounds); /* fewer when quick, never 0 */
+
+static inline uint64_t bench_now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* The cheapest clock: a stamp between two rounds must not show in a round of 200 ns. */
+static inline uint64_t bench_ticks(void)
+{
+#if defined(__x86_64__)
+    return __rdtsc();
+#else
+    return bench_now_ns();
+#endif
+}
+
+/* Both sides call it with the same plan; only side 0 keeps time. Inlined so that `round` is too. */
+static inline __attribute__((always_inline)) int
+bench_rounds(struct bench *bench, int side, const struct bench_plan *plan, bench_round *round,
+             void *ctx)
+{
+    bench_meet(bench);
+    for (uint32_t i = 0; i < plan->warmup; i++)
+        if (round(bench, side, ctx) < 0)
+            return -1;
+    for (uint32_t batch = 0; batch < plan->batches; batch++) {
+        uint64_t start = bench_ticks();
+        for (uint32_t i = 0; i < plan->per_batch; i++)
+            if (round(bench, side, ctx) < 0)
+                return -1;
+        if (side == 0)
+            bench->batch_ns[batch] = (double)(bench_ticks() - start) * bench->ns_per_tick /
+                                     (double)plan->per_batch;
+    }
+    uint64_t last = bench_ticks();
+    for (uint32_t i = 0; i < plan->singles; i++) {
+        if (round(bench, side, ctx) < 0)
+            return -1;
+        uint64_t now = bench_ticks();
+        if (side == 0)
+            bench->single_ns[i] = (double)(now - last) * bench->ns_per_tick;
+        last = now;
+    }
+    if (side == 0) {
+        bench->batches = plan->batches;
+        bench->singles = plan->singles;
+    }
+    return 0;
+}
+
+/* ---- counters (count.c): of the calling process, all its threads ---- */
+
+/* From here on every system call of this process is counted, and still done. Cannot be undone: call
+ * it in a side after its warm-up. No thread may be started and no signal mask changed afterwards.
+ * Returns 0 or -errno (-ENOTSUP: not on this architecture). */
+int bench_syscalls_watch(void);
+uint64_t bench_syscalls_seen(void);
+void bench_mallocs_watch(bool on); /* malloc, calloc, realloc and the aligned ones */
+uint64_t bench_mallocs_seen(void);
+uint64_t bench_voluntary_switches(void); /* context switches of this process so far */
+int bench_counters_check(struct bench *bench); /* the counters count: 0, BENCH_SKIP or -1 */
+
+/* ---- measurements: fill out[] in the order of their names in main.c ---- */
+
+int bench_cacheline(struct bench *bench, double *out);
+int bench_futex(struct bench *bench, double *out);
+int bench_uds_echo(struct bench *bench, double *out);
+int bench_memcpy_warm(struct bench *bench, double *out);
+int bench_memcpy_cold(struct bench *bench, double *out);
+int bench_iceoryx(struct bench *bench, double *out);
+
+#endif
