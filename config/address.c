@@ -7,7 +7,7 @@
 #define NAME_EXPECTED \
     "a name of 1 to 63 characters a-z 0-9 . _ - that starts with a letter or digit"
 #define DIRECTORY_EXPECTED "an absolute directory of at most 1023 bytes"
-#define SOCKET_EXPECTED    "an absolute path of at most 107 bytes (longer ones fit no UNIX socket)"
+#define SOCKET_EXPECTED    "an absolute path of at most 107 bytes that does not end in /"
 #define PEER_EXPECTED      "\"unix:\" and " SOCKET_EXPECTED
 
 static bool is_name(const char *text)
@@ -33,10 +33,14 @@ void rs_address_read_name(struct rs_json at, char name[RS_CONFIG_NAME_BYTES])
 
 bool rs_address_check_key(struct rs_json object, const char *name)
 {
-    if (is_name(name))
-        return true;
-    rs_json_refuse(object, "each key to be " NAME_EXPECTED ", not \"%.80s\"", name);
-    return false;
+    bool good = is_name(name);
+
+    if (!good) {
+        object.value = json_string(name);
+        rs_json_refuse(object, NAME_EXPECTED);
+        json_decref(object.value);
+    }
+    return good;
 }
 
 void rs_address_read_directory(struct rs_json at, char path[RS_CONFIG_DIR_BYTES])
@@ -58,33 +62,36 @@ static bool is_socket_path(const char *text)
     return text[0] == '/' && text[length - 1] != '/' && length < RS_CONFIG_SOCKET_PATH_BYTES;
 }
 
-void rs_address_read_socket(struct rs_json at, char path[RS_CONFIG_SOCKET_PATH_BYTES])
+/* Reads prefix and a socket path; the path is kept. */
+static void read_path(struct rs_json at, const char *prefix, const char *expected, char *path)
 {
-    const char *text = rs_json_text(at, SOCKET_EXPECTED);
+    const char *text = rs_json_text(at, expected);
 
     if (text == NULL)
         return;
-    if (is_socket_path(text))
-        strcpy(path, text);
+    if (strncmp(text, prefix, strlen(prefix)) == 0)
+        text += strlen(prefix);
     else
-        rs_json_refuse(at, SOCKET_EXPECTED ", not %zu", strlen(text));
+        prefix = NULL;
+    if (prefix != NULL && is_socket_path(text))
+        strcpy(path, text);
+    else if (strncmp(text, "tcp:", 4) == 0)
+        rs_json_refuse(at, "%s; \"tcp:\" is reserved: this release has no remote peers", expected);
+    else if (prefix != NULL && strlen(text) >= RS_CONFIG_SOCKET_PATH_BYTES)
+        rs_json_refuse(at, "%s; this path has %zu, and no UNIX socket takes it", expected,
+                       strlen(text));
+    else
+        rs_json_refuse(at, "%s", expected);
+}
+
+void rs_address_read_socket(struct rs_json at, char path[RS_CONFIG_SOCKET_PATH_BYTES])
+{
+    read_path(at, "", SOCKET_EXPECTED, path);
 }
 
 void rs_address_read_peer(struct rs_json at, char path[RS_CONFIG_SOCKET_PATH_BYTES])
 {
-    static const char prefix[] = "unix:";
-    const size_t prefix_length = sizeof(prefix) - 1;
-    const char *text = rs_json_text(at, PEER_EXPECTED);
-
-    if (text == NULL)
-        return;
-    if (strncmp(text, prefix, prefix_length) == 0 && is_socket_path(text + prefix_length))
-        strcpy(path, text + prefix_length);
-    else if (strncmp(text, "tcp:", 4) == 0)
-        rs_json_refuse(at,
-                       PEER_EXPECTED "; \"tcp:\" is reserved: this release has no remote peers");
-    else
-        rs_json_refuse(at, PEER_EXPECTED);
+    read_path(at, "unix:", PEER_EXPECTED, path);
 }
 
 /* Lexically: a symbolic link may still make two paths one, which only a running stage can see. */

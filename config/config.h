@@ -71,7 +71,7 @@ struct rs_config {
         uint32_t spin_us; /* before a waiting worker sleeps */
     } clients;
     struct rs_config_route *routes; /* owned; in the order of the file; may be NULL */
-    uint32_t route_count; /* 0..RS_CONFIG_ROUTES_MAX */
+    uint32_t route_count;           /* 0..RS_CONFIG_ROUTES_MAX */
     struct {
         uint64_t ttl_ms; /* of tickets shared without one, >= 1 */
     } tickets;

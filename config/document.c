@@ -74,7 +74,8 @@ static void read_allow_uids(struct rs_config *config, struct rs_json at)
 static void read_socket(struct rs_config *config, struct rs_json at)
 {
     static const char *const keys[] = {"path", "mode", "group", "allow_uids", NULL};
-    static const char *const group_expected = "a group's name of at most 255 bytes";
+    static const char *const group_expected =
+        "a group's name or number, a string of at most 255 bytes";
     struct rs_json member;
     const char *group;
 

@@ -74,18 +74,23 @@ static size_t put_pointer(const struct rs_json *at, char *text)
 /* Escaped and cut, so that a hostile value neither floods nor disguises the message. */
 static void dump(const json_t *scalar, char text[VALUE_BYTES])
 {
-    size_t length = json_dumpb(scalar, text, VALUE_BYTES - 1, DUMP_FLAGS);
+    char *whole = json_dumps(scalar, JSON_ENCODE_ANY | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(15));
 
-    if (length < VALUE_BYTES) {
-        text[length] = '\0';
-        return;
-    }
-    memcpy(text + VALUE_BYTES - 5, "...\"", 5);
+    if (whole == NULL)
+        snprintf(text, VALUE_BYTES, "a value");
+    else if (snprintf(text, VALUE_BYTES, "%s", whole) >= VALUE_BYTES)
+        memcpy(text + VALUE_BYTES - 5, "...\"", 5);
+    free(whole);
 }
 
 static void describe(const json_t *value, char text[VALUE_BYTES])
 {
-    switch (value == NULL ? JSON_NULL : json_typeof(value)) {
+    if (json_is_object(value))
+        snprintf(text, VALUE_BYTES, "an object");
+    else if (json_is_array(value))
+        snprintf(text, VALUE_BYTES, "an array of %zu", json_array_size(value));
+    else
+        dump(value, text);
 }
 
 void rs_json_refuse(struct rs_json at, const char *format, ...)
@@ -127,7 +132,7 @@ static void refuse_syntax(struct rs_json_report *report, const json_error_t *syn
     default:
         break;
     }
-    /* jansson has no words for a failed allocation. */
+    /* jansson has no words for most failed allocations (some it calls an invalid token). */
     if (text[0] == '\0')
         rs_json_report_refuse(report, -ENOMEM, "out of memory");
     else
@@ -249,9 +254,12 @@ static void refuse_key(const struct rs_json *at, const char *key, const char *co
 {
     char pointer[POINTER_BYTES], quoted[VALUE_BYTES], hint[MESSAGE_BYTES];
     const char *meant = nearest(key, keys);
+    json_t *string;
 
     put_pointer(at, pointer);
-    quote(key, strlen(key), quoted);
+    string = json_string_nocheck(key);
+    dump(string, quoted);
+    json_decref(string);
     if (meant != NULL)
         snprintf(hint, sizeof(hint), "did you mean \"%s\"?", meant);
     else {
@@ -304,7 +312,7 @@ size_t rs_json_array(struct rs_json at, size_t min, size_t max)
         return 0;
     }
     if (count < min || count > max) {
-        rs_json_refuse(at, "%zu to %zu elements, not %zu", min, max, count);
+        rs_json_refuse(at, "%zu to %zu elements", min, max);
         return 0;
     }
     return count;

@@ -94,36 +94,23 @@ static json_t *config_json(const struct rs_config *config)
 
     snprintf(mode, sizeof(mode), "%04o", (unsigned)config->socket.mode);
     /* clang-format off: a line a key */
-    return json_pack("{s:s, s:o, s:{s:s, s:s, s:s, s:o}, s:{s:s, s:s, s:s, s:o, s:s, s:o},"
-                     " s:{s:I, s:I}, s:{s:I, s:I}, s:o, s:{s:I}, s:I, s:I, s:{s:s, s:s}}",
-        "stage", config->stage,
-        "id", config->id == 0 ? json_string("auto") : json_integer(config->id),
-        "socket",
-            "path", config->socket.path,
-            "mode", mode,
-            "group", config->socket.group,
-            "allow_uids", uids_json(config),
-        "ring",
-            "control_dir", config->ring.control_dir,
-            "body_dir", config->ring.body_dir,
-            "pages", pages_name(config->ring.page_bytes),
-            "numa", numa_json(config->ring.numa_node),
-            "lock", rs_config_lock_names[config->ring.lock],
-            "classes", classes_json(config),
-        "inbox",
-            "cells", (json_int_t)config->inbox.cells,
-            "depth", (json_int_t)config->inbox.depth,
-        "clients",
-            "max", (json_int_t)config->clients.max,
-            "spin_us", (json_int_t)config->clients.spin_us,
-        "routes", routes_json(config),
-        "tickets",
-            "ttl_ms", (json_int_t)config->tickets.ttl_ms,
-        "drain_timeout_ms", (json_int_t)config->drain_timeout_ms,
-        "stall_report_ms", (json_int_t)config->stall_report_ms,
-        "log",
-            "level", rs_config_log_level_names[config->log.level],
-            "format", rs_config_log_format_names[config->log.format]);
+    return json_pack(
+        "{s:s, s:o, s:{s:s, s:s, s:s, s:o}, s:{s:s, s:s, s:s, s:o, s:s, s:o},"
+        " s:{s:I, s:I}, s:{s:I, s:I}, s:o, s:{s:I}, s:I, s:I, s:{s:s, s:s}}",
+        "stage", config->stage, "id",
+        config->id == 0 ? json_string("auto") : json_integer(config->id), "socket", "path",
+        config->socket.path, "mode", mode, "group", config->socket.group, "allow_uids",
+        uids_json(config), "ring", "control_dir", config->ring.control_dir, "body_dir",
+        config->ring.body_dir, "pages", pages_name(config->ring.page_bytes), "numa",
+        numa_json(config->ring.numa_node), "lock", rs_config_lock_names[config->ring.lock],
+        "classes", classes_json(config), "inbox", "cells", (json_int_t)config->inbox.cells, "depth",
+        (json_int_t)config->inbox.depth, "clients", "max", (json_int_t)config->clients.max,
+        "spin_us", (json_int_t)config->clients.spin_us, "routes", routes_json(config), "tickets",
+        "ttl_ms", (json_int_t)config->tickets.ttl_ms, "drain_timeout_ms",
+        (json_int_t)config->drain_timeout_ms, "stall_report_ms",
+        (json_int_t)config->stall_report_ms, "log", "level",
+        rs_config_log_level_names[config->log.level], "format",
+        rs_config_log_format_names[config->log.format]);
     /* clang-format on */
 }
 

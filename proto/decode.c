@@ -37,8 +37,12 @@ static void budget_free(void *data, void *block)
 
 size_t rs_utf8_character(const uint8_t *text, size_t bytes)
 {
-    size_t length = text[0] < 0x80 ? 1 : text[0] < 0xc2 ? 0 : text[0] < 0xe0 ? 2 : text[0] < 0xf0 ? 3
-                    : text[0] < 0xf5 ? 4 : 0;
+    size_t length = text[0] < 0x80   ? 1
+                    : text[0] < 0xc2 ? 0
+                    : text[0] < 0xe0 ? 2
+                    : text[0] < 0xf0 ? 3
+                    : text[0] < 0xf5 ? 4
+                                     : 0;
 
     if (length > bytes)
         return 0;
@@ -104,9 +108,27 @@ static bool value_bytes(unsigned wire_type, const uint8_t **at, const uint8_t *e
     return *bytes <= (uint64_t)(end - *at);
 }
 
+/*
+ * Whether a field's one message comes a second time. Protobuf says to merge the two; protobuf-c
+ * loses plain numbers of the first.
+ */
+static bool is_doubled(const ProtobufCMessageDescriptor *type,
+                       const ProtobufCFieldDescriptor *field, uint64_t *seen)
+{
+    size_t index = (size_t)(field - type->fields);
+
+    if (field->label == PROTOBUF_C_LABEL_REPEATED || index >= 64)
+        return false;
+    bool doubled = *seen >> index & 1;
+    *seen |= UINT64_C(1) << index;
+    return doubled;
+}
+
 static int check(const ProtobufCMessageDescriptor *type, const uint8_t *at, const uint8_t *end,
                  unsigned depth)
 {
+    uint64_t seen = 0;
+
     if (depth > RS_DECODE_DEPTH)
         return -RINGSIDE_E_INVALID;
     while (at < end) {
@@ -122,9 +144,9 @@ static int check(const ProtobufCMessageDescriptor *type, const uint8_t *at, cons
         if (field != NULL && field->type == PROTOBUF_C_TYPE_STRING && !is_text(at, bytes))
             return -RINGSIDE_E_INVALID;
         if (field != NULL && field->type == PROTOBUF_C_TYPE_MESSAGE) {
-            int rc = check(field->descriptor, at, at + bytes, depth + 1);
-            if (rc < 0)
-                return rc;
+            if (is_doubled(type, field, &seen) ||
+                check(field->descriptor, at, at + bytes, depth + 1))
+                return -RINGSIDE_E_INVALID;
         }
         at += bytes;
     }

@@ -124,8 +124,8 @@ static size_t collect(struct msghdr *message, int fds[RS_FDPASS_MAX])
     return count;
 }
 
-ssize_t rs_fd_receive(int socket, const struct iovec *iov, size_t iov_count,
-                      int fds[RS_FDPASS_MAX], size_t *count)
+ssize_t rs_fd_receive(int socket, const struct iovec *iov, size_t iov_count, int fds[RS_FDPASS_MAX],
+                      size_t *count)
 {
     union control control;
     struct msghdr message = {.msg_iov = (struct iovec *)iov,

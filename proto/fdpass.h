@@ -10,10 +10,10 @@
 #include <sys/uio.h>
 #include <sys/un.h>
 
-#define RS_FDPASS_MAX         16  /* descriptors one send or one receive carries */
-#define RS_FD_QUEUE_MAX       32  /* descriptors a queue holds */
-#define RS_SOCKET_PATH_MAX    107 /* bytes of a socket path, without its end */
-#define RS_SO_PEERPIDFD       77  /* Linux 6.5; missing from older headers */
+#define RS_FDPASS_MAX      16  /* descriptors one send or one receive carries */
+#define RS_FD_QUEUE_MAX    32  /* descriptors a queue holds */
+#define RS_SOCKET_PATH_MAX 107 /* bytes of a socket path, without its end */
+#define RS_SO_PEERPIDFD    77  /* Linux 6.5; missing from older headers */
 
 /* Owned descriptors, oldest first, each at a position in the byte stream. Zeroed is empty. */
 struct rs_fd_queue {
@@ -54,8 +54,8 @@ ssize_t rs_fd_send(int socket, const struct iovec *iov, size_t iov_count, const 
  * (this process had no number left for one) mean that all of them are closed and bytes are lost:
  * the connection is of no further use. *count is 0 on every failure.
  */
-ssize_t rs_fd_receive(int socket, const struct iovec *iov, size_t iov_count,
-                      int fds[RS_FDPASS_MAX], size_t *count);
+ssize_t rs_fd_receive(int socket, const struct iovec *iov, size_t iov_count, int fds[RS_FDPASS_MAX],
+                      size_t *count);
 
 /*
  * Fills in the address of a socket file. -ENAMETOOLONG for more than RS_SOCKET_PATH_MAX bytes,

@@ -52,15 +52,15 @@ struct rs_frame {
  * of its own. What a frame's handler does not take is closed by the next rs_ttrpc_reader_next.
  */
 struct rs_ttrpc_reader {
-    uint8_t *buffer;       /* `capacity` bytes; NULL before the first one arrives */
-    size_t capacity;       /* bytes, at most header + cap_bytes */
-    size_t begin;          /* offset of the first byte not yet yielded */
-    size_t end;            /* offset after the last byte received */
-    uint64_t stream_begin; /* position of `begin` in the whole byte stream */
-    int64_t half_since_ns; /* when the frame at `begin` began to arrive, 0 when none has */
-    int64_t filled_ns;     /* when bytes arrived last */
+    uint8_t *buffer;        /* `capacity` bytes; NULL before the first one arrives */
+    size_t capacity;        /* bytes, at most header + cap_bytes */
+    size_t begin;           /* offset of the first byte not yet yielded */
+    size_t end;             /* offset after the last byte received */
+    uint64_t stream_begin;  /* position of `begin` in the whole byte stream */
+    int64_t half_since_ns;  /* when the frame at `begin` began to arrive, 0 when none has */
+    int64_t filled_ns;      /* when bytes arrived last */
     struct rs_fd_queue fds; /* received and not yet claimed */
-    uint32_t cap_bytes;    /* largest payload accepted, at most RS_FRAME_MAX_BYTES */
+    uint32_t cap_bytes;     /* largest payload accepted, at most RS_FRAME_MAX_BYTES */
 };
 
 /* `cap_bytes` 0 stands for RS_FRAME_REQUEST_BYTES. Allocates nothing. */
@@ -111,9 +111,9 @@ void rs_ttrpc_writer_finish(struct rs_ttrpc_writer *writer);
 size_t rs_ttrpc_writer_pending(const struct rs_ttrpc_writer *writer);
 
 /*
- * Queues a frame whose payload (header->length bytes) the caller writes to *payload before any other
- * call on the writer. On success the descriptors are the writer's; on failure nothing is queued and
- * they stay the caller's: -RINGSIDE_E_LIMIT (over the cap, in bytes or descriptors),
+ * Queues a frame whose payload (header->length bytes) the caller writes to *payload before any
+ * other call on the writer. On success the descriptors are the writer's; on failure nothing is
+ * queued and they stay the caller's: -RINGSIDE_E_LIMIT (over the cap, in bytes or descriptors),
  * -RINGSIDE_E_TOO_BIG (over RS_FRAME_MAX_BYTES), -RINGSIDE_E_INVALID (over RS_FDPASS_MAX), -ENOMEM.
  */
 int rs_ttrpc_writer_reserve(struct rs_ttrpc_writer *writer, const struct rs_frame_header *header,

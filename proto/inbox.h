@@ -43,6 +43,9 @@ int rs_inbox_take(struct rs_inbox *inbox, struct rs_lease *lease, int *unmapped)
 /* drop-oldest: ends the oldest queued message of `ring` here. True when one was dropped. */
 bool rs_inbox_drop_oldest(struct rs_inbox *inbox, unsigned ring_number);
 
+/* Recomputes head and tail from the cells, by compare-and-swap; for the sidecar, when a hint is wrong. */
+void rs_inbox_rebuild_hints(struct rs_inbox *inbox);
+
 /* Sets overflow (always an RMW) and wakes the consumers. */
 void rs_inbox_overflow(struct rs_inbox *inbox);
 

@@ -6,6 +6,17 @@
 #include "proto/ring_layout.h"
 #include "proto/ticket.h"
 
+#define RS_RECENT 64 /* power of two */
+
+/* Slots of one class that this process sealed or gave back: likely free again, and warm. Only hints, so threads that
+ * race here lose or double an entry at worst. */
+struct rs_recent {
+    rs_word32 slot[RS_RECENT];
+    rs_word32 first;                      /* oldest entry */
+    rs_word32 end;                        /* one past the newest */
+    rs_word32 search;                     /* bitmap word where the last search ended */
+};
+
 /* One process's view of a ring. Sizes and offsets come from the private copy of the superblock, never from memory. */
 struct rs_ring {
     struct rs_superblock layout;          /* private, validated copy */
@@ -20,8 +31,7 @@ struct rs_ring {
     int space_fd;                         /* eventfd of sleepers on slot_free that armed the event bit, or -1; not owned */
     uint16_t client;                      /* my number here: holder of leases, owner of loans */
     uint8_t reader;                       /* my reader number, or RS_NO_READER */
-    rs_word32 hint[RS_MAX_CLASSES];       /* private: slot sealed or freed last, + 1; tried first because it is warm */
-    rs_word32 search[RS_MAX_CLASSES];     /* private: bitmap word where the last search ended */
+    struct rs_recent recent[RS_MAX_CLASSES]; /* private */
 };
 
 /* A slot that its owner may write. */
@@ -55,7 +65,9 @@ uint64_t rs_ring_slot_bytes(const struct rs_ring *ring, uint32_t slot);
 /* Offset of the slot in the body file. */
 uint64_t rs_ring_slot_offset(const struct rs_ring *ring, uint32_t slot);
 
-/* FREE -> LOANED(owner). Lock-free, never waits. 0 or -RINGSIDE_E_FULL. */
+/* FREE -> LOANED(owner). Lock-free, never waits. Looks at the hints first and at every slot's state before it says that
+ * there is none; rs_ring_loan_hinted looks at the hints alone (for spinning). 0 or -RINGSIDE_E_FULL. */
+int rs_ring_loan_hinted(struct rs_ring *ring, uint16_t owner, unsigned class_index, struct rs_loan *loan);
 int rs_ring_loan(struct rs_ring *ring, uint16_t owner, unsigned class_index, struct rs_loan *loan);
 /* LOANED(owner) -> FREE. -RINGSIDE_E_STATE when it is not the owner's loan of that generation. */
 int rs_ring_abandon(struct rs_ring *ring, uint16_t owner, const struct rs_loan *loan);
@@ -77,8 +89,10 @@ int rs_ring_release(const struct rs_lease *lease);
 /* HELD -> QUEUED with attempts + 1 at the same destination, or DONE when attempts reach `limit` (then returns 1: dead-lettered).
  * 0: the caller must push the cell. */
 int rs_ring_nack(const struct rs_lease *lease, unsigned limit);
-/* HELD -> QUEUED at other destinations: the last on its own word, the others on NONE words above it, written to
- * deliveries[0..count-1] (indexes, to be pushed by the caller). -RINGSIDE_E_FULL when no word is left. */
+/* HELD -> QUEUED at other destinations: the last on its own word, the others on NONE words above it. deliveries[i] is the
+ * word of destinations[i], to be pushed by the caller. Returns how many destinations, from the first, have been queued:
+ * `count` when the lease is passed on; fewer when no word was left (the lease is still held, the caller copies for the
+ * rest); or -RINGSIDE_E_STATE when the lease is no longer the holder's. */
 int rs_ring_forward(const struct rs_lease *lease, const uint16_t *destinations, unsigned count,
                     uint8_t *deliveries);
 /* QUEUED -> DONE by expiry (then the free check). True when this call did it. */
@@ -86,6 +100,9 @@ bool rs_ring_expire(struct rs_ring *ring, uint32_t slot, unsigned delivery, uint
 
 /* SEALED -> FREE when nobody needs the slot. Anybody may call it at any time. True when this call freed it. */
 bool rs_ring_free_check(struct rs_ring *ring, uint32_t slot);
+
+/* Sets the allocation hint of a slot; harmless when it is not free. */
+void rs_ring_mark_free(struct rs_ring *ring, uint32_t slot);
 
 /* By ticket. `reader` is this process's number; the caller serialises its readers per slot.
  * 0, -RINGSIDE_E_STALE_TICKET, -RINGSIDE_E_FOREIGN_TICKET. */
@@ -101,7 +118,8 @@ int rs_ring_ticket_free(struct rs_ring *ring, unsigned reader, const struct rs_t
 /* Counts for a client of the ring (relaxed). */
 void rs_ring_count(struct rs_ring *ring, uint16_t client, unsigned counter, uint64_t n);
 
-/* Asks the ring's sidecar for an audit. */
+/* Asks the ring's sidecar for an audit. The sidecar clears the bell before it audits; true when it had been rung. */
 void rs_ring_bell(struct rs_ring *ring);
+bool rs_ring_bell_clear(struct rs_ring *ring);
 
 #endif

@@ -147,8 +147,41 @@ static inline unsigned rs_cell_delivery(uint64_t cell)
 #define RS_OVERFLOW_SET 1u
 #define RS_OVERFLOW_STEP 2u
 
-/* ---- message header, as the words of a slot record; proto/tensor.h encodes and decodes it ---- */
+/* ---- message header: the words of a slot record; proto/message.c encodes and decodes them ----
+ * A word not named in use by the flags of the summary keeps whatever an earlier message left in it. */
 #define RS_HEADER_WORDS 22
+enum rs_header_word {
+    RS_HEADER_SUMMARY = 0,          /* see rs_header_summary; words 0..5 end line 1 of the record */
+    RS_HEADER_PUBLISH_NS = 1,       /* CLOCK_MONOTONIC of the producer */
+    RS_HEADER_TTL_NS = 2,           /* after publish_ns; 0: none */
+    RS_HEADER_OFFSET = 3,           /* of the first tensor's data, bytes from the start of the slot */
+    RS_HEADER_SHAPE_0 = 4,          /* of the first tensor */
+    RS_HEADER_SHAPE_1 = 5,
+    RS_HEADER_SHAPE_2 = 6,          /* shape[2..7] in words 6..11; line 2 */
+    RS_HEADER_SEQUENCE = 12,
+    RS_HEADER_STREAM_ID = 13,
+    RS_HEADER_METADATA_OFFSET = 14, /* bytes from the start of the slot; line 3 */
+    RS_HEADER_TRACE_ID = 15,        /* two words */
+    RS_HEADER_ORIGIN_TICKET = 17,   /* 0 unless it came from another node */
+    RS_HEADER_CALL_ID = 18,         /* reserved for calls: 0 */
+    RS_HEADER_CALL = 19,            /* reserved for calls: 0 */
+    RS_HEADER_SPARE = 20,           /* two words, 0 */
+};
+#define RS_HEADER_KIND_MASK 0x0fu /* kind of the metadata */
+#define RS_HEADER_LINE2 0x10u     /* words 6..13 are in use */
+#define RS_HEADER_LINE3 0x20u     /* words 14..21 are in use */
+
+/* Summary: tensor count 8 | dtype 8 | rank 8 | flags 8 | metadata bytes 32; dtype and rank of the first tensor. */
+static inline uint64_t rs_header_summary(unsigned tensor_count, unsigned dtype, unsigned rank,
+                                         unsigned flags, uint32_t metadata_bytes)
+{
+    return (uint64_t)(tensor_count & 0xff) << 56 | (uint64_t)(dtype & 0xff) << 48 |
+           (uint64_t)(rank & 0xff) << 40 | (uint64_t)(flags & 0xff) << 32 | metadata_bytes;
+}
+
+/* Descriptors of further tensors stand at the start of the slot's body, as words:
+ * rank 8 << 8 | dtype 8, offset, shape[0..7]. */
+#define RS_DESCRIPTOR_BYTES 80
 
 /* One slot. `state`, `readers` and `delivery[0..5]` share a line, so a take needs no further one. */
 struct rs_slot {
@@ -290,7 +323,7 @@ static_assert(sizeof(struct rs_inbox_shared) == 256, "layout");
 /* ---- words of a ring that everybody looks at ---- */
 struct rs_ring_shared {
     rs_word32 slot_free; /* wait word: a slot became free */
-    rs_word32 bell;      /* set by anybody: the sidecar is asked for an audit */
+    rs_word32 bell;      /* 1: somebody asks the sidecar for an audit */
     rs_word32 draining;  /* set by the sidecar: no new loans */
     uint8_t pad[52];
 };

@@ -20,7 +20,7 @@ struct rs_dtype_info {
     uint8_t code;             /* enum rs_dtype */
     uint8_t item_bytes;
     const char *name;         /* canonical: "float32", "bfloat16", "float8_e4m3fn", "bytes" */
-    const char *numpy;        /* dtype.str without byte order: "f4", "c8", "?"; NULL: no native type */
+    const char *numpy;        /* dtype.str without byte order: "f4", "c8", "b1"; NULL: no native type */
     const char *torch;        /* "float32", "float8_e4m3fn" */
     const char *safetensors;  /* "F32", "BF16", "F8_E4M3" */
     const char *triton;       /* "FP32", "BF16" */
@@ -30,8 +30,9 @@ struct rs_dtype_info {
 
 /* NULL when the code is unknown. */
 const struct rs_dtype_info *rs_dtype_info(unsigned code);
-/* Code for a canonical, torch, safetensors or Triton name or a NumPy type string ("<f4"), or -RINGSIDE_E_DTYPE.
- * Big-endian and 4-bit kinds are refused; rs_dtype_refusal says why for the kinds refused by name (else NULL). */
+/* Code for a canonical, torch ("torch." is allowed in front), safetensors or Triton name or a NumPy type string ("<f4",
+ * "f4", "?"), or -RINGSIDE_E_DTYPE. NumPy's "f4" and "i4" are 4 bytes, safetensors' "F4" is 4 bits.
+ * Big-endian and sub-byte kinds are refused; rs_dtype_refusal says why for the kinds refused by name (else NULL). */
 int rs_dtype_from_name(const char *name);
 const char *rs_dtype_refusal(const char *name);
 
@@ -43,7 +44,8 @@ struct rs_tensor {
     uint64_t bytes;              /* product(shape) * item size */
 };
 
-/* Fills tensor->bytes. -RINGSIDE_E_DTYPE, -RINGSIDE_E_SHAPE (rank, negative dim, overflow). */
+/* Fills tensor->bytes. -RINGSIDE_E_DTYPE, -RINGSIDE_E_SHAPE (rank, negative dim, or the product of all extents but the
+ * zeroes and the item size is past 2^63 - 1). */
 int rs_tensor_size(struct rs_tensor *tensor);
 /* True when strides (in bytes) are row-major for the shape; strides of dims of extent 1, and all strides of an empty
  * tensor, are ignored. NULL strides are row-major. */
@@ -64,16 +66,23 @@ struct rs_message {
 };
 
 /* Lays out tensors (dtype, rank, shape given; bytes and offset filled) and reserved metadata: the descriptors of all
- * but the first tensor, the data each 256-byte aligned (a single tensor at offset 0, page-aligned), then the metadata.
- * *total_bytes is the slot size needed. 0, -RINGSIDE_E_DTYPE, -RINGSIDE_E_SHAPE. */
+ * but the first tensor at offset 0, the data each 256-byte aligned (a single tensor at offset 0, page-aligned), then the
+ * metadata, 8-byte aligned. *total_bytes is the slot size needed.
+ * 0, -RINGSIDE_E_DTYPE, -RINGSIDE_E_SHAPE (also for a count outside 1..64). */
 int rs_message_plan(struct rs_message *message, uint32_t metadata_bytes, uint64_t *total_bytes);
 
-/* Writes the header into the slot record and the further descriptors into the slot's body. The slot is LOANED. */
+/* Where metadata may begin in a planned message: the first aligned byte after the last tensor. */
+uint64_t rs_message_metadata_offset(const struct rs_message *message);
+
+/* Writes the header into the slot record and the further descriptors to the start of the slot's body (`body` is the
+ * slot's first byte; may be NULL with one tensor). The slot is LOANED. Words of lines 2 and 3 are written only when used:
+ * a message of one tensor with rank <= 2, without metadata, stream or trace, touches only the first two lines. */
 void rs_message_store(const struct rs_message *message, struct rs_slot *slot, uint8_t *body);
 
-/* Copies header and descriptors to *message once and validates the copy against slot_bytes.
- * 0 or -RINGSIDE_E_CORRUPT. body may be NULL when only the first tensor is wanted (then tensor_count says how many there are,
- * and only tensors[0] is set). */
+/* Copies header and descriptors to *message once and validates the copy against slot_bytes: count, dtypes, ranks,
+ * extents, products, alignment, everything inside the slot, flags and kind known. Tensors may overlap each other.
+ * 0 or -RINGSIDE_E_CORRUPT (then *message is undefined). `body` is the slot's first byte; NULL when only the first tensor
+ * is wanted (then tensor_count says how many there are, and only tensors[0] is set). */
 int rs_message_load(struct rs_message *message, const struct rs_slot *slot, const uint8_t *body,
                     uint64_t slot_bytes);
 

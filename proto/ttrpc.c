@@ -138,8 +138,8 @@ static int check_request(const Ringside__Ttrpc__V1__Request *request, const char
 }
 
 int rs_ttrpc_request_decode(const struct rs_frame *frame, int64_t now_ns,
-                            struct rs_ttrpc_call *call,
-                            struct Ringside__Ttrpc__V1__Request **request, const char **why)
+                            struct rs_ttrpc_call *call, Ringside__Ttrpc__V1__Request **request,
+                            const char **why)
 {
     ProtobufCMessage *message;
 
@@ -167,7 +167,7 @@ int rs_ttrpc_request_decode(const struct rs_frame *frame, int64_t now_ns,
     return 0;
 }
 
-void rs_ttrpc_request_free(struct Ringside__Ttrpc__V1__Request *request)
+void rs_ttrpc_request_free(Ringside__Ttrpc__V1__Request *request)
 {
     if (request != NULL)
         protobuf_c_message_free_unpacked(&request->base, NULL);
@@ -187,7 +187,7 @@ int rs_ttrpc_respond(struct rs_ttrpc_writer *writer, uint32_t stream,
 }
 
 /* Proto3 strings are UTF-8; a strict peer drops the whole response for one byte that is not. */
-static size_t make_utf8(char *text, size_t bytes)
+static void make_utf8(char *text, size_t bytes)
 {
     for (size_t i = 0; i < bytes;) {
         size_t step = rs_utf8_character((uint8_t *)text + i, bytes - i);
@@ -195,7 +195,6 @@ static size_t make_utf8(char *text, size_t bytes)
             text[i] = '?';
         i += step > 0 ? step : 1;
     }
-    return bytes;
 }
 
 int rs_ttrpc_respond_error(struct rs_ttrpc_writer *writer, uint32_t stream, int error,
@@ -210,7 +209,7 @@ int rs_ttrpc_respond_error(struct rs_ttrpc_writer *writer, uint32_t stream, int 
     int length = snprintf(message, sizeof message, "%s: %s", rs_error_name(error),
                           text != NULL ? text : rs_strerror(error));
     size_t bytes = (size_t)length < sizeof message ? (size_t)length : sizeof message - 1;
-    bytes = make_utf8(message, bytes);
+    make_utf8(message, bytes);
     size_t status_bytes = 1 + varint_bytes(code) + field_bytes(bytes);
     int rc = reserve(writer, header, field_bytes(status_bytes), NULL, 0, &at);
     if (rc < 0)
@@ -251,9 +250,8 @@ static size_t pair_bytes(const struct rs_ttrpc_metadata *pair)
 int rs_ttrpc_request_write(struct rs_ttrpc_writer *writer, const struct rs_ttrpc_request *request,
                            const int *fds, size_t fd_count)
 {
-    struct rs_frame_header header = {.stream = request->stream,
-                                     .type = RS_FRAME_REQUEST,
-                                     .flags = request->flags};
+    struct rs_frame_header header = {
+        .stream = request->stream, .type = RS_FRAME_REQUEST, .flags = request->flags};
     size_t service_bytes = strlen(request->service);
     size_t method_bytes = strlen(request->method);
     size_t payload_bytes = packed_bytes(request->payload);

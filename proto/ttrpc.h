@@ -11,11 +11,11 @@
 #include "proto/frame.h"
 #include "proto/ttrpc_wire.pb-c.h"
 
-#define RS_TTRPC_METADATA_MAX   64         /* pairs in one request */
-#define RS_TTRPC_NAME_MAX       255        /* bytes of a service or a method */
-#define RS_TTRPC_MESSAGE_MAX    1024       /* bytes of a status message that we send */
-#define RS_TTRPC_STREAM_MAX     0x7fffffff /* ids end here: older peers keep them in 32 bits signed */
-#define RS_NO_DEADLINE          INT64_MAX
+#define RS_TTRPC_METADATA_MAX 64         /* pairs in one request */
+#define RS_TTRPC_NAME_MAX     255        /* bytes of a service or a method */
+#define RS_TTRPC_MESSAGE_MAX  1024       /* bytes of a status message that we send */
+#define RS_TTRPC_STREAM_MAX   0x7fffffff /* ids end here: older peers keep them in 32 bits signed */
+#define RS_NO_DEADLINE        INT64_MAX
 
 /* ---- Stream ids of one connection, on which both sides may call. ---- */
 
@@ -50,13 +50,13 @@ struct rs_ttrpc_call {
  * the error is fit for rs_ttrpc_respond_error: -RINGSIDE_E_INVALID, -RINGSIDE_E_LIMIT, -ENOMEM.
  */
 int rs_ttrpc_request_decode(const struct rs_frame *frame, int64_t now_ns,
-                            struct rs_ttrpc_call *call,
-                            struct Ringside__Ttrpc__V1__Request **request, const char **why);
-void rs_ttrpc_request_free(struct Ringside__Ttrpc__V1__Request *request);
+                            struct rs_ttrpc_call *call, Ringside__Ttrpc__V1__Request **request,
+                            const char **why);
+void rs_ttrpc_request_free(Ringside__Ttrpc__V1__Request *request);
 
 /*
- * The writers below queue one frame and return 0 or what rs_ttrpc_writer_reserve returns, which also
- * says who owns the descriptors. None sends.
+ * The writers below queue one frame and return 0 or what rs_ttrpc_writer_reserve returns, which
+ * also says who owns the descriptors. None sends.
  */
 
 /* Ends a call with `payload` (NULL: an empty message). */
@@ -84,12 +84,12 @@ struct rs_ttrpc_metadata {
 };
 
 struct rs_ttrpc_request {
-    uint32_t stream;                          /* from rs_ttrpc_stream_open */
-    uint8_t flags;                            /* 0: unary; RS_FRAME_REMOTE_CLOSED: server streaming */
-    const char *service;                      /* not empty */
-    const char *method;                       /* not empty */
-    const ProtobufCMessage *payload;          /* NULL: an empty message */
-    int64_t timeout_ns;                       /* 0: none */
+    uint32_t stream;                 /* from rs_ttrpc_stream_open */
+    uint8_t flags;                   /* 0: unary; RS_FRAME_REMOTE_CLOSED: server streaming */
+    const char *service;             /* not empty */
+    const char *method;              /* not empty */
+    const ProtobufCMessage *payload; /* NULL: an empty message */
+    int64_t timeout_ns;              /* 0: none */
     const struct rs_ttrpc_metadata *metadata; /* `metadata_count` pairs */
     size_t metadata_count;                    /* at most RS_TTRPC_METADATA_MAX */
 };
@@ -108,8 +108,9 @@ int rs_ttrpc_response_decode(const struct rs_frame *frame, const ProtobufCMessag
                              ProtobufCMessage **payload, char *text, size_t text_bytes);
 
 /*
- * -RINGSIDE_E_* for a status: by the name in front of its message ("STALE_TICKET: ..."), else by its
- * code; 0 for OK. `*text`, when not NULL, points at what follows the name. `message` may be NULL.
+ * -RINGSIDE_E_* for a status: by the name in front of its message ("STALE_TICKET: ..."), else by
+ * its code; 0 for OK. `*text`, when not NULL, points at what follows the name. `message` may be
+ * NULL.
  */
 int rs_ttrpc_status_error(int code, const char *message, const char **text);
 

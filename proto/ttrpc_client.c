@@ -165,34 +165,36 @@ static int send_all(struct rs_ttrpc_client *client, int64_t deadline_ns)
     return rc;
 }
 
-/*
- * The frame that answers `stream`; anything else is dropped, with its descriptors. A read is tried
- * first: the answer of a sidecar on another core is often there already.
- */
+/* The frame that answers `stream`; anything else is dropped, with its descriptors. */
 static int receive_answer(struct rs_ttrpc_client *client, uint32_t stream, int64_t deadline_ns,
                           struct rs_frame *frame)
 {
+    bool last_look = false; /* frames of no interest must not hold a caller past its deadline */
+
     for (;;) {
         int rc = rs_ttrpc_reader_next(&client->reader, frame);
         if (rc < 0)
             return rc;
         if (rc > 0) {
-            if (frame->header.stream == stream && frame->header.type == RS_FRAME_RESPONSE)
+            if (frame->header.type != RS_FRAME_RESPONSE)
+                continue;
+            if (frame->header.stream == stream)
                 return 0;
-            if (frame->header.type == RS_FRAME_RESPONSE &&
-                !rs_ttrpc_stream_is_ours(&client->streams, frame->header.stream))
+            if (!rs_ttrpc_stream_is_ours(&client->streams, frame->header.stream))
                 return -RINGSIDE_E_PROTOCOL;
             continue;
         }
+        if (last_look)
+            return -RINGSIDE_E_TIMEOUT;
+        last_look = now() >= deadline_ns;
+        rc = wait_for(client, POLLIN, deadline_ns);
+        if (rc < 0)
+            return rc;
         ssize_t received = rs_ttrpc_reader_fill(&client->reader, client->socket, now());
         if (received == 0)
             return -RINGSIDE_E_UNAVAILABLE;
-        if (received == -EAGAIN)
-            rc = wait_for(client, POLLIN, deadline_ns);
-        else if (received < 0)
-            rc = (int)received;
-        if (rc < 0)
-            return rc;
+        if (received < 0 && received != -EAGAIN)
+            return (int)received;
     }
 }
 
@@ -249,10 +251,10 @@ int rs_ttrpc_call(struct rs_ttrpc_client *client, const char *service, const cha
 {
     size_t room = fds != NULL && fd_count != NULL ? *fd_count : 0;
     int64_t deadline_ns = deadline_after(timeout_ns);
-    struct rs_ttrpc_request call = {.service = service,
-                                    .method = method,
-                                    .payload = request,
-                                    .timeout_ns = timeout_ns > 0 ? timeout_ns : 0};
+    /* On the wire 0 means no limit. */
+    int64_t travels_ns = timeout_ns < 0 ? 0 : timeout_ns == 0 ? 1 : timeout_ns;
+    struct rs_ttrpc_request call = {
+        .service = service, .method = method, .payload = request, .timeout_ns = travels_ns};
     struct rs_frame frame;
 
     *response = NULL;
@@ -262,6 +264,11 @@ int rs_ttrpc_call(struct rs_ttrpc_client *client, const char *service, const cha
     if (rc < 0)
         return rc;
     rc = send_all(client, deadline_ns);
+    if (rc == -EPIPE || rc == -ECONNRESET) {
+        /* Who refuses a request says so before it closes. */
+        client->error = -RINGSIDE_E_UNAVAILABLE;
+        rc = 0;
+    }
     if (rc == 0)
         rc = receive_answer(client, call.stream, deadline_ns, &frame);
     if (rc < 0)

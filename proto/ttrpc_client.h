@@ -20,22 +20,24 @@ struct rs_ttrpc_client {
 void rs_ttrpc_client_init(struct rs_ttrpc_client *client, int socket);
 
 /*
- * Connects to the socket file `path`. While nobody listens there yet or the listener's queue is full
- * it tries again, at random intervals, until `timeout_ns` is over (0: one try; RS_TTRPC_FOREVER).
- * 0, or -RINGSIDE_E_UNAVAILABLE when time is over, -ENAMETOOLONG, -EACCES and others at once; then
- * `text` says why, and the client is as rs_ttrpc_client_finish leaves it.
+ * Connects to the socket file `path`. While nobody listens there yet or the listener's queue is
+ * full it tries again, at random intervals, until `timeout_ns` is over (0: one try;
+ * RS_TTRPC_FOREVER). 0, or -RINGSIDE_E_UNAVAILABLE when time is over, -ENAMETOOLONG, -EACCES and
+ * others at once; then `text` says why, and the client is as rs_ttrpc_client_finish leaves it.
  */
 int rs_ttrpc_client_connect(struct rs_ttrpc_client *client, const char *path, int64_t timeout_ns,
                             char *text, size_t text_bytes);
 
-/* Closes the socket and every descriptor nobody claimed. NULL and finished are fine, zeroed is not. */
+/* Closes the socket and every descriptor nobody claimed. NULL and finished are fine, zeroed is not.
+ */
 void rs_ttrpc_client_finish(struct rs_ttrpc_client *client);
 
 /*
  * Calls service/method with `request` (NULL: an empty message) and waits for the answer.
  *
  * `timeout_ns` bounds the wait here and travels as the call's deadline: a caller that wants to see
- * the other side's own deadline error gives the method's wait in the message and some more time here.
+ * the other side's own deadline error gives the method's wait in the message and some more time
+ * here.
  *
  * 0: *response is a message of `type`, the caller's (protobuf_c_message_free_unpacked). On entry
  * *fd_count is the room in `fds`, on return the descriptors that came with the answer, now the

@@ -21,6 +21,9 @@ void rs_wait_wake(rs_word32 *word, int event_fd);
 /* Wakes every sleeper whether armed or not (after a death). */
 void rs_wait_wake_all(rs_word32 *word, int event_fd);
 
+/* Makes an eventfd readable; -1 is allowed. */
+void rs_event_write(int event_fd);
+
 int64_t rs_now_ns(void); /* CLOCK_MONOTONIC */
 
 #endif

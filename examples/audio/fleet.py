@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Collection, Iterator
 
 STAGES = ("features", "embeddings", "latent", "vocoder")
 PREFIX = "ringside-demo-"
@@ -56,8 +57,10 @@ class Fleet(contextlib.AbstractContextManager):
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close()
+        if kind and self.leftovers():
+            print("left behind: " + ", ".join(self.leftovers()), file=sys.stderr)
 
     def _make(self, root: Path) -> Path:
         path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))
@@ -100,8 +103,9 @@ class Fleet(contextlib.AbstractContextManager):
         """Raise FleetError if a process ended that should still be there."""
         for role, group in (("sidecar", self._sidecars), ("worker", self.workers)):
             for stage, process in group.items():
-                if process.poll() not in (None, 0) or (role == "sidecar" and process.returncode == 0):
-                    raise FleetError(f"the {role} of {stage} ended with {process.returncode}"
+                code = process.poll()
+                if code is not None and (code or role == "sidecar"):
+                    raise FleetError(f"the {role} of {stage} ended with {code}"
                                      + self._log(f"{stage}.{role}"))
 
     def switches(self) -> dict[str, int]:
@@ -110,13 +114,14 @@ class Fleet(contextlib.AbstractContextManager):
 
     def close(self) -> None:
         """End workers, then sidecars, then remove what they had; safe to call twice."""
-        _stop(self.workers.values(), 3.0)
-        _stop(self._sidecars.values(), DRAIN_S)
-        for path in (self.rings, self.directory):
-            if path != Path():
-                shutil.rmtree(path, ignore_errors=True)
-        while self._locks:
-            os.close(self._locks.pop())
+        with _patient():
+            _stop(self.workers.values(), 3.0)
+            _stop(self._sidecars.values(), DRAIN_S)
+            for path in (self.rings, self.directory):
+                if path != Path():
+                    shutil.rmtree(path, ignore_errors=True)
+            while self._locks:
+                os.close(self._locks.pop())
 
     def leftovers(self) -> list[str]:
         """What a closed fleet has left: living processes, sockets and ring files."""
@@ -159,6 +164,18 @@ def sweep() -> None:
                 os.close(lock)
 
 
+@contextlib.contextmanager
+def _patient() -> Iterator[None]:
+    """Ignore a second Ctrl-C: impatience must not leave half of it."""
+    handlers = {number: signal.signal(number, signal.SIG_IGN)
+                for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
 def _lock(directory: Path) -> int:
     """Descriptor with an exclusive lock on `directory`; OSError if another has it."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -170,9 +187,8 @@ def _lock(directory: Path) -> int:
     return descriptor
 
 
-def _stop(processes: "object", patience_s: float) -> None:
+def _stop(processes: Collection[subprocess.Popen], patience_s: float) -> None:
     """TERM to all, KILL to those that stay, and reap every one."""
-    processes = [p for p in processes]
     for process in processes:
         if process.poll() is None:
             process.terminate()

@@ -6,6 +6,7 @@ import struct
 import wave
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -15,7 +16,7 @@ ALSA_SPEECH = Path("/usr/share/sounds/alsa")
 UTTERANCE = 65_536        # samples, 4.1 s
 MIN_SECONDS = 60.0        # shorter recordings are repeated
 MAX_SECONDS = 600.0       # longer ones are cut
-TOTAL_SECONDS = 32 * 60.0  # of all streams together: enough batches for a 99th percentile
+TOTAL_SECONDS = 48 * 60.0  # of all streams together: enough batches for a 99th percentile
 SNR_DB = 5.0
 BODY_BYTES = 16 << 20     # largest body of a hop
 UTTERANCE_BYTES = frames(UTTERANCE) * BINS * 12  # one utterance of the widest hop: c64 and f32
@@ -99,9 +100,9 @@ def _decode(path: Path, raw: bytes, kind: int, channels: int, width: int) -> np.
     return samples.reshape(-1, channels).mean(axis=1)
 
 
-def write_wav(path: Path, samples: np.ndarray) -> None:
-    """Write float samples (n,) at SAMPLE_RATE as 16-bit mono; what exceeds full scale is clipped."""
-    with wave.open(str(path), "wb") as out:
+def write_wav(target: Path | BinaryIO, samples: np.ndarray) -> None:
+    """Write float samples (n,) at SAMPLE_RATE as 16-bit mono, clipped at full scale."""
+    with wave.open(str(target) if isinstance(target, Path) else target, "wb") as out:
         out.setnchannels(1)
         out.setsampwidth(2)
         out.setframerate(SAMPLE_RATE)
@@ -168,12 +169,13 @@ def corpus(speech: np.ndarray, source: str = "", seed: int = 20) -> Corpus:
 
 
 def batches(rows: int, seed: int = 7) -> list[tuple[int, int]]:
-    """Cut `rows` utterances into (first, count) batches of 1..MAX_BATCH, as load would vary."""
+    """Cut `rows` utterances into (first, count) batches as a loaded server would.
+
+    Two of three are full, that is of MAX_BATCH; the third is what happened to wait.
+    """
     random, at, result = np.random.default_rng(seed), 0, []
     while at < rows:
-        for count in random.permutation(np.arange(1, MAX_BATCH + 1)):
-            count = min(int(count), rows - at)
-            if count:
-                result.append((at, count))
-            at += count
+        count = MAX_BATCH if len(result) % 3 else int(random.integers(1, MAX_BATCH))
+        result.append((at, min(count, rows - at)))
+        at += count
     return result

@@ -3,9 +3,9 @@
 
     worker.py STAGE ARRAY.npy
 
-The first stage reads "first count" lines, each naming a batch of rows of ARRAY, from standard input;
-the end of the input ends the pipeline. The last stage writes its rows into ARRAY and prints a line
-for each batch. Every stage but the first ends with a line of JSON: its hops as [bytes, ns].
+The first stage reads "first count" lines, each a batch of rows of ARRAY, from standard input; the
+end of the input ends the pipeline. The last stage writes its rows into ARRAY and prints a
+line for each batch. Every stage but the first ends with a line of JSON: its hops as [bytes, ns].
 """
 from __future__ import annotations
 

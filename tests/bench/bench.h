@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The frame of the benches: two pinned processes, one shared mapping, clocks, percentiles, counters. */
+/* The frame of the benches: two pinned processes, one shared mapping, clocks and counters. */
 #ifndef TESTS_BENCH_BENCH_H
 #define TESTS_BENCH_BENCH_H
 
@@ -12,12 +12,13 @@
 #include <x86intrin.h>
 #endif
 
-#define BENCH_SKIP         1   /* a measurement's return: not possible here, `reason` says why */
-#define BENCH_OUT_MAX      4   /* values that one measurement may give */
-#define BENCH_BATCHES_MAX  4096
-#define BENCH_SINGLES_MAX  (1u << 20)
-#define BENCH_LINE         128 /* bytes between words that must not share (or prefetch) a line */
-#define BENCH_DEADLINE_S   60  /* no measurement may take longer */
+#define BENCH_SKIP        1 /* a measurement's return: not possible here, `reason` says why */
+#define BENCH_OUT_MAX     4 /* values that one measurement may give */
+#define BENCH_BATCHES_MAX 4096
+#define BENCH_SINGLES_MAX (1u << 20)
+#define BENCH_LINE        128 /* bytes between words that must not share (or prefetch) a line */
+#define BENCH_PAUSE_US    200 /* before a wake: longer than a receive spins by default */
+#define BENCH_DEADLINE_S  30  /* no measurement may take longer */
 
 /* How much of it: `singles` rounds are stamped one by one, `batches` are stamped as a whole. */
 struct bench_plan {
@@ -25,19 +26,21 @@ struct bench_plan {
     uint32_t batches;   /* at most BENCH_BATCHES_MAX */
     uint32_t per_batch; /* rounds in a batch */
     uint32_t singles;   /* rounds, at most BENCH_SINGLES_MAX */
+    uint32_t pause_us;  /* before each single, untimed: long enough for side 1 to fall asleep */
 };
 
 /* One per program, in a shared anonymous mapping: all sides of a measurement see it. */
 struct bench {
-    bool quick;                                 /* a tenth of the rounds */
-    int cpu[2];                                 /* where side 0 and side 1 run; -1: there is none */
-    double ns_per_tick;                         /* of bench_ticks() */
-    char reason[256];                           /* why it was skipped or failed */
-    double value[BENCH_OUT_MAX];                /* for sides to hand results to the parent */
-    uint32_t batches;                           /* valid in batch_ns */
-    uint32_t singles;                           /* valid in single_ns */
-    double batch_ns[BENCH_BATCHES_MAX];         /* mean ns of a round, per batch */
-    double single_ns[BENCH_SINGLES_MAX];        /* ns of a round */
+    bool quick;                          /* a tenth of the rounds */
+    bool patient;                        /* an interrupt waits until the sides are done */
+    int cpu[2];                          /* where side 0 and side 1 run; -1: there is none */
+    double ns_per_tick;                  /* of bench_ticks() */
+    char reason[256];                    /* why it was skipped or failed */
+    double value[BENCH_OUT_MAX];         /* for sides to hand results to the parent */
+    uint32_t batches;                    /* valid in batch_ns */
+    uint32_t singles;                    /* valid in single_ns */
+    double batch_ns[BENCH_BATCHES_MAX];  /* mean ns of a round, per batch */
+    double single_ns[BENCH_SINGLES_MAX]; /* ns of a round */
     _Alignas(BENCH_LINE) _Atomic uint32_t arrived; /* sides that came to the barrier, ever */
     _Alignas(BENCH_LINE) _Atomic uint64_t word[2 * BENCH_LINE / 8]; /* scratch: two lines apart */
 };
@@ -49,6 +52,8 @@ typedef int bench_round(struct bench *bench, int side, void *ctx);
 
 struct bench *bench_create(bool quick, const int cpu[2]); /* NULL: out of memory */
 void bench_destroy(struct bench *bench);
+bool bench_interrupted(
+    void); /* by SIGINT or SIGTERM: sides are ended, bench_fork fails from now on */
 int bench_fail(struct bench *bench, const char *format, ...)
     __attribute__((format(printf, 2, 3))); /* returns -1 */
 int bench_skip(struct bench *bench, const char *format, ...)
@@ -66,6 +71,7 @@ void bench_end(pid_t pid); /* TERM, KILL after 5 s; pid <= 0 is nothing */
 
 double bench_percentile(double *values, uint32_t count, double percent); /* sorts; NAN if empty */
 double bench_batch_p50(struct bench *bench);
+double bench_single_percentile(struct bench *bench, double percent);
 uint32_t bench_scaled(const struct bench *bench, uint32_t rounds); /* fewer when quick, never 0 */
 
 static inline uint64_t bench_now_ns(void)
@@ -85,10 +91,29 @@ static inline uint64_t bench_ticks(void)
 #endif
 }
 
-/* Both sides call it with the same plan; only side 0 keeps time. Inlined so that `round` is too. */
-static inline __attribute__((always_inline)) int
-bench_rounds(struct bench *bench, int side, const struct bench_plan *plan, bench_round *round,
-             void *ctx)
+/* In a spin: tells the core that it waits. */
+static inline void bench_relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb");
+#endif
+}
+
+/* Lets time pass without a system call, a sleep or a yield. Returns the ticks at its end. */
+static inline uint64_t bench_spin_us(uint32_t us)
+{
+    uint64_t end_ns = bench_now_ns() + us * 1000ull;
+    while (bench_now_ns() < end_ns)
+        ;
+    return bench_ticks();
+}
+
+/* Both sides call it with the same plan; only side 0 keeps time. Inlined, so that `round` is. */
+static inline __attribute__((always_inline)) int bench_rounds(struct bench *bench, int side,
+                                                              const struct bench_plan *plan,
+                                                              bench_round *round, void *ctx)
 {
     bench_meet(bench);
     for (uint32_t i = 0; i < plan->warmup; i++)
@@ -100,11 +125,13 @@ bench_rounds(struct bench *bench, int side, const struct bench_plan *plan, bench
             if (round(bench, side, ctx) < 0)
                 return -1;
         if (side == 0)
-            bench->batch_ns[batch] = (double)(bench_ticks() - start) * bench->ns_per_tick /
-                                     (double)plan->per_batch;
+            bench->batch_ns[batch] =
+                (double)(bench_ticks() - start) * bench->ns_per_tick / (double)plan->per_batch;
     }
     uint64_t last = bench_ticks();
     for (uint32_t i = 0; i < plan->singles; i++) {
+        if (side == 0 && plan->pause_us)
+            last = bench_spin_us(plan->pause_us);
         if (round(bench, side, ctx) < 0)
             return -1;
         uint64_t now = bench_ticks();
@@ -122,13 +149,16 @@ bench_rounds(struct bench *bench, int side, const struct bench_plan *plan, bench
 /* ---- counters (count.c): of the calling process, all its threads ---- */
 
 /* From here on every system call of this process is counted, and still done. Cannot be undone: call
- * it in a side after its warm-up. No thread may be started and no signal mask changed afterwards.
+ * it in a side after its warm-up. Afterwards no thread may start or end (glibc blocks SIGSYS there,
+ * which the kernel answers with death) and a changed signal mask is lost.
  * Returns 0 or -errno (-ENOTSUP: not on this architecture). */
 int bench_syscalls_watch(void);
 uint64_t bench_syscalls_seen(void);
-void bench_mallocs_watch(bool on); /* malloc, calloc, realloc and the aligned ones */
+/* malloc, calloc, realloc and the aligned ones, by whoever in this process. Returns 0 or -ENOTSUP
+ * (a sanitizer has the allocator). */
+int bench_mallocs_watch(bool on);
 uint64_t bench_mallocs_seen(void);
-uint64_t bench_voluntary_switches(void); /* context switches of this process so far */
+uint64_t bench_voluntary_switches(void);       /* context switches of this process so far */
 int bench_counters_check(struct bench *bench); /* the counters count: 0, BENCH_SKIP or -1 */
 
 /* ---- measurements: fill out[] in the order of their names in main.c ---- */

@@ -16,6 +16,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define SIDE_SKIPS 77 /* exit status of a side */
+#define SIDE_FAILS 78
+
 static double calibrate(void)
 {
     uint64_t start_ns = bench_now_ns(), start = bench_ticks(), ns;
@@ -23,6 +26,18 @@ static double calibrate(void)
         ns = bench_now_ns() - start_ns;
     while (ns < 50 * 1000 * 1000);
     return (double)ns / (double)(bench_ticks() - start);
+}
+
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int signal_number)
+{
+    interrupted = signal_number;
+}
+
+bool bench_interrupted(void)
+{
+    return interrupted != 0;
 }
 
 struct bench *bench_create(bool quick, const int cpu[2])
@@ -35,6 +50,10 @@ struct bench *bench_create(bool quick, const int cpu[2])
     bench->cpu[0] = cpu[0];
     bench->cpu[1] = cpu[1];
     bench->ns_per_tick = calibrate();
+    struct sigaction action = {.sa_handler =
+                                   on_interrupt}; /* no SA_RESTART: waitpid shall return */
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
     return bench;
 }
 
@@ -75,7 +94,7 @@ void bench_pin(struct bench *bench, int side)
     CPU_SET((size_t)bench->cpu[side], &set);
     if (sched_setaffinity(0, sizeof(set), &set) < 0) {
         bench_fail(bench, "cannot pin to cpu %d: %s", bench->cpu[side], strerror(errno));
-        _exit(2);
+        _exit(SIDE_FAILS);
     }
 }
 
@@ -89,10 +108,16 @@ void bench_meet(struct bench *bench)
 static _Noreturn void run_side(struct bench *bench, int side, bench_side *run, void *arg)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    signal(SIGINT, bench->patient ? SIG_IGN : SIG_DFL);
+    signal(SIGTERM, bench->patient ? SIG_IGN : SIG_DFL);
+    if (interrupted) /* between the fork and here */
+        _exit(SIDE_FAILS);
     alarm(BENCH_DEADLINE_S); /* a peer that died leaves us spinning */
     bench_pin(bench, side);
     int rc = run(bench, side, arg);
-    exit(rc == 0 ? 0 : rc == BENCH_SKIP ? 1 : 2); /* a library's destructors tidy up here */
+    if (rc != 0)
+        rc = rc == BENCH_SKIP ? SIDE_SKIPS : SIDE_FAILS;
+    exit(rc); /* not _exit: a library's destructors tidy up */
 }
 
 static int wait_sides(struct bench *bench, pid_t *pid, int sides)
@@ -100,6 +125,9 @@ static int wait_sides(struct bench *bench, pid_t *pid, int sides)
     int worst = 0;
     for (int left = sides; left > 0;) {
         int status;
+        for (int side = 0; interrupted && !bench->patient && side < sides; side++)
+            if (pid[side] > 0)
+                kill(pid[side], SIGKILL);
         pid_t gone = waitpid(-1, &status, 0);
         if (gone < 0 && errno != EINTR)
             return bench_fail(bench, "waitpid: %s", strerror(errno));
@@ -108,16 +136,16 @@ static int wait_sides(struct bench *bench, pid_t *pid, int sides)
             continue;
         left--;
         pid[side] = 0;
-        int code = WIFEXITED(status) ? WEXITSTATUS(status) : 2;
+        int code = WIFEXITED(status) ? WEXITSTATUS(status) : SIDE_FAILS;
         if (WIFSIGNALED(status) && worst == 0)
             bench_fail(bench, "side %d: %s", side,
                        WTERMSIG(status) == SIGALRM ? "took too long" : strsignal(WTERMSIG(status)));
-        if (code > worst)
-            worst = code;
+        if (code != 0 && worst == 0) /* the first to end: we kill the other for it */
+            worst = code == SIDE_SKIPS ? SIDE_SKIPS : SIDE_FAILS;
         if (code != 0 && sides == 2 && pid[1 - side] > 0)
             kill(pid[1 - side], SIGKILL);
     }
-    return worst == 0 ? 0 : worst == 1 ? BENCH_SKIP : bench_fail(bench, "a side failed");
+    return worst == 0 ? 0 : worst == SIDE_SKIPS ? BENCH_SKIP : bench_fail(bench, "a side failed");
 }
 
 int bench_fork(struct bench *bench, int sides, bench_side *run, void *arg)
@@ -125,6 +153,8 @@ int bench_fork(struct bench *bench, int sides, bench_side *run, void *arg)
     pid_t pid[2] = {0, 0};
     if (bench->cpu[sides - 1] < 0)
         return bench_skip(bench, "needs %d cores", sides);
+    if (interrupted)
+        return bench_fail(bench, "interrupted");
     bench->batches = bench->singles = 0;
     atomic_store(&bench->arrived, 0);
     memset((void *)bench->word, 0, sizeof(bench->word));
@@ -152,6 +182,7 @@ pid_t bench_spawn(char *const argv[])
     if (pid == 0) {
         int null = open("/dev/null", O_RDWR);
         prctl(PR_SET_PDEATHSIG, SIGTERM);
+        setsid(); /* an interrupt from the terminal is ours: first its clients end, then it */
         dup2(null, 0);
         dup2(null, 1);
         dup2(null, 2);
@@ -203,4 +234,9 @@ double bench_batch_p50(struct bench *bench)
 uint32_t bench_scaled(const struct bench *bench, uint32_t rounds)
 {
     return bench->quick ? (rounds + 9) / 10 : rounds;
+}
+
+double bench_single_percentile(struct bench *bench, double percent)
+{
+    return bench_percentile(bench->single_ns, bench->singles, percent);
 }

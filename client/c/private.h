@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of libringside share: the connection, the rings it maps, the inboxes it pushes into. */
+#ifndef RINGSIDE_CLIENT_PRIVATE_H
+#define RINGSIDE_CLIENT_PRIVATE_H
+
+#include <pthread.h>
+
+#include "client/c/ringside.h"
+#include "proto/control.pb-c.h"
+#include "proto/err.h"
+#include "proto/fdpass.h"
+#include "proto/inbox.h"
+#include "proto/tensor.h"
+#include "proto/ttrpc_client.h"
+#include "proto/wait.h"
+
+#define CALL_TIMEOUT_NS  INT64_C(2000000000) /* for one call to the sidecar within another operation */
+#define READING_LOCKS    16                  /* slots share them by their low bits */
+#define UNLIKELY(value)  __builtin_expect((value) != 0, 0)
+
+/* This process's readings by ticket of one slot: one bit and one count in the ring, however many threads. */
+struct reading {
+    uint32_t count;      /* readings that have begun and not ended */
+    uint32_t generation; /* of the message that they read; valid while count > 0 */
+};
+
+/* A mapped ring whose messages this process may hold. Never freed before the connection ends. */
+struct peer {
+    struct rs_ring ring;                         /* first: a lease's ring leads back here */
+    int control_fd;                              /* owned; its description locks this client's byte */
+    int bell_fd;                                 /* owned, or -1 */
+    uint16_t destination;                        /* of the stage's inbox in that ring's table */
+    uint64_t entry_state;                        /* of the inbox's entry when the ring was opened */
+    struct reading *readings;                    /* by slot, owned */
+    pthread_mutex_t reading_locks[READING_LOCKS]; /* guard readings */
+    rs_word32 broken;                            /* lost pages were reported already */
+    struct peer *next;                           /* in the list of retired rings */
+};
+
+/* An inbox that a route leads to: a view of the control file of its owner. */
+struct outlet {
+    struct rs_inbox inbox;
+    struct rs_ring ring;       /* the owner's; its body is not mapped */
+    int control_fd;            /* owned */
+    int event_fd;              /* owned, or -1 */
+    rs_word state;             /* destination state for which `number` holds */
+    rs_word32 number;          /* of the own ring in that inbox */
+    struct outlet *next;       /* in the list of retired views */
+};
+
+struct route {
+    char name[RS_NAME_BYTES];
+    uint16_t destinations[RS_MAX_DELIVERIES]; /* indexes in the own ring's table */
+    unsigned destination_count;
+    Ringside__V1__Route__WhenFull when_full;
+    uint64_t ttl_ns;                          /* 0: none */
+};
+
+/* What the sidecar decides; replaced as a whole when it comes back with other routes. */
+struct settings {
+    struct settings *next;    /* an earlier one, kept for threads that still look at it */
+    int64_t spin_ns;
+    uint64_t ticket_ttl_ns;   /* default and longest */
+    unsigned route_count;
+    struct route routes[];
+};
+
+struct ringside {
+    rs_word32 down;                                   /* 0, or the error number of every further call */
+    rs_word32 polled;                                 /* ringside_fd was asked for */
+    _Atomic(struct settings *) settings;
+    _Atomic(struct peer *) peers[RS_MAX_RINGS];       /* by number in the own inbox; [0] is `own` */
+    _Atomic(struct outlet *) outlets[RS_MAX_DESTINATIONS];
+    struct peer own;
+    struct rs_inbox inbox;                            /* of the stage */
+    int64_t peer_retry_ns[RS_MAX_RINGS];              /* no Open before; guarded by `lock` */
+    int64_t outlet_retry_ns[RS_MAX_DESTINATIONS];     /* no Open before; guarded by `lock` */
+
+    pthread_mutex_t lock;                             /* guards what follows, and changes of the tables above */
+    struct rs_ttrpc_client control;
+    bool linked;                                      /* the sidecar's socket is there */
+    int64_t link_retry_ns;                            /* no attempt to re-attach before */
+    int64_t link_backoff_ns;
+    char *socket_path;
+    char name[RS_NAME_BYTES];
+    uint8_t token[64];
+    size_t token_bytes;
+    int event_fd;                                     /* of the stage's inbox; keeps its number to the end */
+    int epoll_fd;                                     /* -1 until asked for */
+    int timer_fd;                                     /* in the epoll: next attempt to re-attach */
+    int arriving[RS_FDPASS_MAX];                      /* descriptors of the answer being handled */
+    size_t arriving_count;
+    struct peer *retired_peers;
+    struct outlet *retired_outlets;
+    void (*log)(void *data, const char *line);
+    void *log_data;
+
+    struct ringside *next;                            /* of all connections of the process */
+};
+
+/* ---- explain.c ---- */
+
+/* Notes what went wrong for ringside_explain and returns `error`. fail_with keeps a static text: no formatting. */
+int fail(const struct ringside *connection, int error, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+int fail_with(const struct ringside *connection, int error, const char *text);
+void report(struct ringside *connection, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* ---- connection.c ---- */
+
+int fail_down(const struct ringside *connection);
+
+static inline bool is_down(struct ringside *connection)
+{
+    return UNLIKELY(rs_load_relaxed(&connection->down) != 0);
+}
+
+static inline struct settings *settings_of(struct ringside *connection)
+{
+    return rs_load_acquire(&connection->settings);
+}
+
+/* The moment when a timeout is over; INT64_MAX for a negative one. */
+int64_t deadline_after(int64_t timeout_ns);
+/* Time left, at least 0; RINGSIDE_FOREVER for INT64_MAX. */
+int64_t time_left(int64_t deadline_ns);
+
+/* ---- link.c: the socket ---- */
+
+/* Connects and attaches for the first time. Returns with an explanation on failure. */
+int link_open(struct ringside *connection, int64_t timeout_ns);
+/* Before a sleep: notices that the sidecar went, and attaches again when it is back. Never waits long; `patient` allows
+ * CALL_TIMEOUT_NS. Any thread, without the lock. */
+void link_tend(struct ringside *connection, bool patient);
+/* One call; the lock is held. Descriptors go to connection->arriving. */
+int link_call(struct ringside *connection, const char *method, const ProtobufCMessage *request,
+              const ProtobufCMessageDescriptor *type, ProtobufCMessage **response,
+              int64_t timeout_ns);
+/* Takes a descriptor of one kind out of connection->arriving: the caller's, or -1. */
+int link_take_fd(struct ringside *connection, size_t kind_count,
+                 const Ringside__V1__Descriptor *kinds, Ringside__V1__Descriptor kind);
+void link_drop_fds(struct ringside *connection);
+
+/* ---- rings.c ---- */
+
+/* Maps a ring that the sidecar described; descriptors are taken from connection->arriving. The lock is held. */
+int peer_map(struct ringside *connection, struct peer *peer, const Ringside__V1__Ring *info,
+             size_t kind_count, const Ringside__V1__Descriptor *kinds, bool writable);
+void peer_unmap(struct peer *peer);
+/* Opens the ring with that number in the stage's inbox. 0, or an error (also while it is too early to try again). */
+int peer_open(struct ringside *connection, unsigned number);
+/* Notices rings that left the inbox or whose number means another ring now. Without the lock. */
+void peers_refresh(struct ringside *connection);
+/* Whether pages of the ring were lost (its file was cut). */
+bool peer_is_broken(struct ringside *connection, struct peer *peer);
+
+/* The inbox of a destination of the own ring, opened when needed: 0 or -RINGSIDE_E_UNAVAILABLE and others. */
+int outlet_get(struct ringside *connection, unsigned destination, struct outlet **outlet);
+void outlet_destroy(struct outlet *outlet);
+
+/* ---- produce.c ---- */
+
+struct outgoing {
+    const struct route *route;
+    struct outlet *outlets[RS_MAX_DELIVERIES]; /* one for each destination of the route */
+};
+
+int route_find(struct ringside *connection, const char *name, const struct route **route);
+/* Waits until every inbox of the route has room, as the route's policy says. */
+int outgoing_reserve(struct ringside *connection, struct outgoing *outgoing, int64_t timeout_ns);
+/* A loan for `bytes`; waits at most timeout_ns. */
+int loan_take(struct ringside *connection, uint64_t bytes, int64_t timeout_ns, struct rs_loan *loan);
+/* Header, seal, push for destinations [first, count) of the route. */
+int loan_publish(struct ringside *connection, const struct rs_loan *loan, struct rs_message *message,
+                 const struct outgoing *outgoing, unsigned first);
+
+/* ---- consume.c ---- */
+
+/* private_ of a message */
+enum { MESSAGE_TAG, MESSAGE_PEER, MESSAGE_WORD, MESSAGE_SLOT, MESSAGE_LEASE, MESSAGE_REMOTE };
+/* What a message is to us, mixed with the connection's address: anything else in its place is refused. */
+#define TAG_HELD   UINT64_C(0x68656c6400000000) /* a lease */
+#define TAG_READ   UINT64_C(0x7265616400000000) /* a reading by ticket */
+#define TAG_REMOTE UINT64_C(0x72656d6f00000000) /* a reading that the sidecar began for us */
+#define TAG_LOAN   UINT64_C(0x6c6f616e00000000) /* of a slot */
+
+static inline uint64_t tag_of(const struct ringside *connection, uint64_t kind)
+{
+    return (uint64_t)(uintptr_t)connection ^ kind;
+}
+
+/* Fills the public message from a validated header. */
+void message_fill(struct ringside_message *message, const struct rs_message *header,
+                  const struct peer *peer, uint32_t slot, uint32_t generation);
+bool message_expired(const struct rs_message *header);
+void lease_of(const struct ringside_message *message, struct rs_lease *lease);
+/* Pushes a delivery that this process made QUEUED again, and rings when it has no cell. */
+void push_delivery(struct ringside *connection, struct rs_inbox *inbox, unsigned ring_number,
+                   struct rs_ring *ring, uint32_t slot, unsigned delivery);
+
+/* ---- tickets.c ---- */
+
+int reading_end(struct ringside *connection, struct ringside_message *message);
+
+#endif

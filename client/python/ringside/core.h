@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the parts of the extension share: the module's state, connections, leases, and the helpers between them. */
+#ifndef RINGSIDE_PYTHON_CORE_H
+#define RINGSIDE_PYTHON_CORE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdbool.h>
+
+#include "client/c/ringside.h"
+
+#define CORE_DTYPES 32 /* more than the highest dtype code */
+
+/* The C errors plus one of our own: a Python exception is already set. */
+enum { CORE_RAISED = -0x7fff };
+
+struct core_state {
+    PyTypeObject *connection_type;
+    PyTypeObject *slot_type;
+    PyTypeObject *message_type;
+    PyTypeObject *view_type;
+    PyTypeObject *inbox_type;
+    PyTypeObject *tensor_type;             /* a struct sequence: shape, dtype, nbytes */
+    PyObject *make_error;                  /* _errors.make */
+    PyObject *support;                     /* the module ringside._support */
+    PyObject *dtype_codes;                 /* dict: whatever was accepted as a dtype -> code */
+    PyObject *dtype_names[CORE_DTYPES];    /* str by code */
+    PyObject *numpy_dtypes[CORE_DTYPES];   /* numpy.dtype by code; NULL until it is first needed */
+    PyObject *ndarray;                     /* numpy.ndarray; NULL until it is first needed */
+};
+
+union core_box {
+    struct ringside_slot slot;
+    struct ringside_message message;
+    union core_box *next_free;
+};
+
+struct core_lease;
+
+struct core_connection {
+    PyObject_HEAD
+    struct ringside *ringside;             /* NULL once it is really closed */
+    struct core_state *state;              /* lives as long as the type does */
+    PyObject *stage;                       /* str */
+    struct core_lease *leases;             /* that pin the mappings: held, or with views alive */
+    union core_box *free_boxes;            /* so that a message costs no malloc of its 5 KiB */
+    unsigned free_box_count;               /* at most 16 */
+    unsigned waiting;                      /* calls that run without the GIL */
+    unsigned forks;                        /* core_forks() when it was opened */
+    bool closed;                           /* close() was called; the end comes with the last view */
+};
+
+enum core_phase {
+    CORE_HELD,                             /* the caller may use it */
+    CORE_BUSY,                             /* a call on it runs without the GIL */
+    CORE_ENDING,                           /* `ending` happens when the last view is gone */
+    CORE_ENDED
+};
+
+enum core_ending { CORE_RELEASE, CORE_NACK, CORE_ABANDON };
+
+/* A Slot or a Message. */
+struct core_lease {
+    PyObject_HEAD
+    struct core_connection *connection;    /* a strong reference */
+    struct core_lease *previous, *next;    /* in connection->leases, while `pinned` */
+    union core_box *box;
+    PyObject *metadata;                    /* what `meta` gave first, or NULL */
+    Py_ssize_t views;                      /* live View objects */
+    bool pinned;
+    bool is_slot;
+    bool is_reading;                       /* a message read by ticket: it cannot be nacked */
+    uint8_t phase;                         /* enum core_phase */
+    uint8_t ending;                        /* enum core_ending, while CORE_ENDING */
+};
+
+/* One tensor of a lease, exported: the owner behind memoryviews, arrays and DLPack capsules. */
+struct core_view {
+    PyObject_HEAD
+    struct core_lease *lease;              /* a strong reference; counted in lease->views */
+    struct ringside_tensor tensor;
+    Py_ssize_t strides[RINGSIDE_MAX_RANK]; /* bytes */
+    bool raw;                              /* exported as bytes: the dtype has no letter in the buffer protocol */
+};
+
+/* A call that may wait: `run` gets how long it may block, as ringside.h counts it. */
+struct core_call {
+    struct core_connection *connection;
+    int (*run)(struct core_call *call, int64_t timeout_ns);
+    union core_box *box;
+    const char *route;
+    struct ringside_options *options;
+    const struct ringside_tensor *tensors;
+    size_t tensor_count;
+    uint32_t metadata_bytes;
+};
+
+/* Options of a message, taken from Python arguments; core_options_finish when done. */
+struct core_options {
+    struct ringside_options options;
+    Py_buffer metadata;                    /* what options.metadata points into */
+    bool has_metadata;
+};
+
+struct core_signature {
+    const char *name;
+    int required;
+    int count;
+    const char *names[12];
+};
+
+/* args.c. Functions that return int give 0, or -1 with an exception set. */
+int core_parse(const struct core_signature *signature, PyObject *const *args, Py_ssize_t given,
+               PyObject *kwnames, PyObject **values);
+int core_timeout(PyObject *value, int64_t *timeout_ns);
+int core_ttl(PyObject *value, uint64_t *ttl_ns);
+int core_unsigned(PyObject *value, const char *what, uint64_t most, uint64_t *number);
+int core_options_init(struct core_state *state, struct core_options *options, PyObject *ttl,
+                      PyObject *metadata, PyObject *stream, PyObject *sequence, PyObject *trace);
+void core_options_finish(struct core_options *options);
+int core_tensor(struct core_state *state, PyObject *shape, PyObject *dtype,
+                struct ringside_tensor *tensor);
+int core_dtype(struct core_state *state, PyObject *dtype);
+
+/* errors.c. Each sets an exception; `own` with our text, the other with the library's. */
+void core_raise(struct core_state *state, const struct ringside *ringside, int error);
+void core_raise_own(struct core_state *state, int error, const char *format, ...);
+
+/* wait.c */
+int64_t core_now_ns(void);
+int64_t core_deadline(int64_t timeout_ns);
+int64_t core_left(int64_t deadline_ns);
+/* First without blocking and with the GIL, then in slices without it. CORE_RAISED, or what `run` returned. */
+int core_wait(struct core_call *call, int64_t timeout_ns);
+/* 0, or -1 with an exception set: the connection is closed, or belongs to the parent of a fork. */
+int core_usable(struct core_connection *connection);
+void core_maybe_close(struct core_connection *connection);
+unsigned core_forks(void);
+int core_watch_forks(void);
+
+/* lease.c */
+union core_box *core_box_take(struct core_connection *connection);
+void core_box_give(struct core_connection *connection, union core_box *box);
+/* Takes over the box, also on failure. */
+struct core_lease *core_lease_create(struct core_connection *connection, PyTypeObject *type,
+                                     union core_box *box);
+void core_lease_dealloc(PyObject *self);
+int core_lease_held(struct core_lease *lease);
+int core_lease_end(struct core_lease *lease, enum core_ending ending);
+void core_lease_ended(struct core_lease *lease);
+void core_lease_view_gone(struct core_lease *lease);
+void core_connection_end_leases(struct core_connection *connection);
+const struct ringside_tensor *core_lease_tensors(const struct core_lease *lease, uint32_t *count);
+PyObject *core_lease_numpy(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
+PyObject *core_lease_buffer(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
+PyObject *core_lease_tensor_list(PyObject *self, void *closure);
+PyObject *core_lease_first_field(PyObject *self, void *closure);
+PyObject *core_lease_no_pickle(PyObject *self, PyObject *ignored);
+PyObject *core_lease_self(PyObject *self, PyObject *ignored);
+int core_lease_getbuffer(PyObject *self, Py_buffer *buffer, int flags);
+
+/* view.c */
+struct core_view *core_view_create(struct core_lease *lease, uint32_t index);
+PyObject *core_view_numpy(struct core_view *view);
+PyObject *core_shape_tuple(const struct ringside_tensor *tensor);
+/* dlpack.c */
+PyObject *core_view_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
+PyObject *core_view_dlpack_device(PyObject *self, PyObject *ignored);
+
+/* slot.c, message.c, send.c */
+struct core_lease *core_loan(struct core_connection *connection, const struct ringside_tensor *tensors,
+                             size_t count, uint32_t metadata_bytes, int64_t timeout_ns);
+/* 0, or -1 with an exception set and the slot still held. */
+int core_slot_send(struct core_lease *slot, const char *route, struct ringside_options *options,
+                   int64_t timeout_ns);
+struct core_lease *core_receive(struct core_connection *connection, int64_t timeout_ns, bool none_is_fine);
+PyObject *core_inbox_create(struct core_connection *connection, int64_t timeout_ns);
+PyObject *core_connection_loan(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
+PyObject *core_connection_send(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
+PyObject *core_connection_read(PyObject *self, PyObject *ticket);
+
+extern PyType_Spec core_connection_spec;
+extern PyType_Spec core_slot_spec;
+extern PyType_Spec core_message_spec;
+extern PyType_Spec core_view_spec;
+extern PyType_Spec core_inbox_spec;
+
+#define CORE_FUNCTION(function) ((PyCFunction)(void (*)(void))(function))
+#define CORE_FAST (METH_FASTCALL | METH_KEYWORDS)
+
+static inline struct core_state *core_state_of(const struct core_lease *lease)
+{
+    return lease->connection->state;
+}
+
+#endif

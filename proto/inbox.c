@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The inbox of a stage: push, take, overflow, drop-oldest. proto/README.md argues each step. */
+#include "proto/inbox.h"
+
+#include <string.h>
+
+#include "proto/err.h"
+#include "proto/wait.h"
+
+void rs_inbox_init(struct rs_inbox *inbox, struct rs_ring *owner, int event_fd)
+{
+    memset(inbox, 0, sizeof *inbox);
+    inbox->shared = (struct rs_inbox_shared *)(owner->control + owner->layout.inbox_offset);
+    inbox->table = (struct rs_ring_entry *)(owner->control + owner->layout.ring_table_offset);
+    inbox->cells = (rs_word *)(owner->control + owner->layout.cells_offset);
+    inbox->cell_count = owner->layout.inbox_cells;
+    inbox->depth = rs_load_relaxed(&owner->layout.inbox_depth);
+    inbox->event_fd = event_fd;
+}
+
+void rs_inbox_admit(struct rs_inbox *inbox, unsigned number, struct rs_ring *ring,
+                    uint16_t destination, uint16_t holder)
+{
+    inbox->destination[number] = destination;
+    inbox->holder[number] = holder;
+    rs_store_release(&inbox->rings[number], ring);
+}
+
+void rs_inbox_forget(struct rs_inbox *inbox, unsigned number)
+{
+    rs_store_release(&inbox->rings[number], NULL);
+}
+
+/* ---- cells ---- */
+
+static rs_word *cell_at(const struct rs_inbox *inbox, uint64_t position)
+{
+    return &inbox->cells[position & (inbox->cell_count - 1)];
+}
+
+static uint32_t lap_of(const struct rs_inbox *inbox, uint64_t position)
+{
+    return (uint32_t)(position / inbox->cell_count) & RS_LAP_MASK;
+}
+
+/* How many laps the cell is ahead of the position (negative: behind), modulo 2^28. */
+static int32_t laps_ahead(const struct rs_inbox *inbox, uint64_t cell, uint64_t position)
+{
+    uint32_t difference = (rs_cell_lap(cell) - lap_of(inbox, position)) & RS_LAP_MASK;
+
+    return (int32_t)(difference << 4) >> 4;
+}
+
+static void help(rs_word *hint, uint64_t position)
+{
+    rs_cas_relaxed(hint, &position, position + 1);
+}
+
+static bool clear_cell(struct rs_inbox *inbox, uint64_t position, uint64_t cell)
+{
+    return rs_cas_seq_cst(cell_at(inbox, position), &cell,
+                          rs_cell(false, rs_cell_lap(cell) + 1, 0, 0, 0));
+}
+
+static struct rs_ring *ring_of(struct rs_inbox *inbox, unsigned number)
+{
+    return rs_load_acquire(&inbox->rings[number]);
+}
+
+static bool cell_takeable(struct rs_inbox *inbox, struct rs_ring *ring, uint64_t cell, uint64_t *word)
+{
+    return rs_ring_takeable(ring, rs_cell_slot(cell), rs_cell_delivery(cell),
+                            inbox->destination[rs_cell_ring(cell)], word);
+}
+
+void rs_inbox_overflow(struct rs_inbox *inbox)
+{
+    rs_word32 *overflow = &inbox->shared->overflow;
+    uint32_t value = rs_load_relaxed(overflow);
+
+    /* An RMW with a new sequence also when it is set: whoever clears it must have walked after us. */
+    while (!rs_cas_seq_cst(overflow, &value, (value + RS_OVERFLOW_STEP) | RS_OVERFLOW_SET))
+        ;
+    rs_wait_wake(&inbox->shared->not_empty, inbox->event_fd);
+}
+
+/* ---- push ---- */
+
+bool rs_inbox_has_room(struct rs_inbox *inbox)
+{
+    uint64_t tail = rs_load_relaxed(&inbox->shared->tail);
+
+    if (tail - rs_load_relaxed(&inbox->head_seen) < inbox->depth)
+        return true;
+    /* Dekker pair: a sleeper on not_full armed by an RMW and now looks at the head. */
+    uint64_t head = rs_load_seq_cst(&inbox->shared->head);
+    rs_store_relaxed(&inbox->head_seen, head);
+    return (int64_t)(tail - head) < (int64_t)inbox->depth;
+}
+
+uint32_t rs_inbox_depth_now(const struct rs_inbox *inbox)
+{
+    uint64_t head = rs_load_relaxed(&inbox->shared->head);
+    uint64_t tail = rs_load_relaxed(&inbox->shared->tail);
+    int64_t depth = (int64_t)(tail - head);
+
+    return depth < 0 ? 0 : depth > inbox->cell_count ? inbox->cell_count : (uint32_t)depth;
+}
+
+/* The cell of the last lap stands in the way. True when it was stale and is cleared now. */
+static bool clear_stale(struct rs_inbox *inbox, uint64_t tail, uint64_t cell)
+{
+    struct rs_ring *ring = ring_of(inbox, rs_cell_ring(cell));
+    uint64_t word;
+
+    if (ring == NULL || cell_takeable(inbox, ring, cell, &word))
+        return false;
+    if (clear_cell(inbox, tail, cell)) {
+        help(&inbox->shared->head, tail - inbox->cell_count);
+        rs_wait_wake(&inbox->shared->not_full, -1);
+    }
+    /* Its word may have become takeable between our look and the clear, and now lacks a cell. */
+    if (cell_takeable(inbox, ring, cell, &word))
+        rs_inbox_overflow(inbox);
+    return true;
+}
+
+int rs_inbox_push(struct rs_inbox *inbox, unsigned ring_number, uint32_t slot, unsigned delivery)
+{
+    int rc = -RINGSIDE_E_INTERNAL;
+
+    for (uint32_t round = 0; round < inbox->cell_count + 2; round++) {
+        uint64_t tail = rs_load_relaxed(&inbox->shared->tail);
+        uint64_t cell = rs_load_acquire(cell_at(inbox, tail));
+        bool full = (cell & RS_CELL_FULL) != 0;
+        int32_t ahead = laps_ahead(inbox, cell, tail);
+
+        if (ahead == 0 && !full) {
+            uint64_t next = rs_cell(true, lap_of(inbox, tail), ring_number, slot, delivery);
+
+            if (!rs_cas_seq_cst(cell_at(inbox, tail), &cell, next))
+                continue;
+            help(&inbox->shared->tail, tail);
+            rs_wait_wake(&inbox->shared->not_empty, inbox->event_fd);
+            return 0;
+        }
+        if (ahead > 0 || (ahead == 0 && full)) {
+            help(&inbox->shared->tail, tail);
+        } else if (ahead == -1 && full) {
+            if (!clear_stale(inbox, tail, cell)) {
+                rc = 1;
+                break;
+            }
+        } else {
+            break; /* the tail hint is wrong; the sidecar rebuilds it */
+        }
+    }
+    /* The word is the truth and says QUEUED: the publish succeeded, only its cell is missing. */
+    rs_inbox_overflow(inbox);
+    return rc;
+}
+
+/* ---- take ---- */
+
+static bool take_cell(struct rs_inbox *inbox, struct rs_ring *ring, uint64_t cell,
+                      struct rs_lease *lease)
+{
+    unsigned number = rs_cell_ring(cell);
+    uint64_t word;
+
+    if (!cell_takeable(inbox, ring, cell, &word) ||
+        !rs_ring_take(ring, rs_cell_slot(cell), rs_cell_delivery(cell), word, inbox->holder[number],
+                      lease))
+        return false;
+    lease->ring_number = (uint8_t)number;
+    return true;
+}
+
+/* Takes what a cell points at, and clears it whatever came of it. */
+static bool consume_cell(struct rs_inbox *inbox, struct rs_ring *ring, uint64_t position,
+                         uint64_t cell, struct rs_lease *lease)
+{
+    bool taken = take_cell(inbox, ring, cell, lease);
+
+    clear_cell(inbox, position, cell);
+    help(&inbox->shared->head, position);
+    rs_wait_wake(&inbox->shared->not_full, -1);
+    /* Not takeable, or lost: it may be takeable again (a nack, a new message in the slot) and then has no cell. */
+    return taken || take_cell(inbox, ring, cell, lease);
+}
+
+static bool take_from_ring(struct rs_inbox *inbox, unsigned number, struct rs_ring *ring,
+                           struct rs_lease *lease)
+{
+    for (uint32_t slot = 0; slot < ring->layout.slot_count; slot++) {
+        if (rs_state_phase(rs_load_seq_cst(&ring->slots[slot].state)) != RS_SEALED)
+            continue;
+        for (unsigned i = 0; i < RS_MAX_DELIVERIES; i++) {
+            if (take_cell(inbox, ring, rs_cell(true, 0, number, slot, i), lease))
+                return true;
+        }
+    }
+    return false;
+}
+
+static bool ring_is_known(const struct rs_inbox *inbox, unsigned number)
+{
+    return (rs_load_acquire(&inbox->table[number].state) & 0xff) == RS_RING_KNOWN;
+}
+
+/* The overflow word is set: queued words may lack a cell. Takes the first and leaves the word; only a complete walk of
+ * all rings clears it. */
+static bool take_overflowed(struct rs_inbox *inbox, struct rs_lease *lease, int *unmapped)
+{
+    uint32_t value = rs_load_seq_cst(&inbox->shared->overflow);
+    bool complete = true;
+
+    if ((value & RS_OVERFLOW_SET) == 0)
+        return false;
+    for (unsigned number = 0; number < RS_MAX_RINGS; number++) {
+        struct rs_ring *ring = ring_of(inbox, number);
+
+        if (ring != NULL) {
+            if (take_from_ring(inbox, number, ring, lease))
+                return true;
+        } else if (ring_is_known(inbox, number)) {
+            complete = false;
+            *unmapped = (int)number;
+        }
+    }
+    if (complete)
+        rs_cas_seq_cst(&inbox->shared->overflow, &value, value & ~RS_OVERFLOW_SET);
+    return false;
+}
+
+int rs_inbox_take(struct rs_inbox *inbox, struct rs_lease *lease, int *unmapped)
+{
+    uint64_t position = rs_load_relaxed(&inbox->shared->head);
+    uint32_t round = 0;
+    bool wrong_hint = false;
+
+    *unmapped = -1;
+    for (; round < inbox->cell_count + 2; round++, position++) {
+        uint64_t cell = rs_load_seq_cst(cell_at(inbox, position));
+        bool full = (cell & RS_CELL_FULL) != 0;
+        int32_t ahead = laps_ahead(inbox, cell, position);
+
+        if (ahead == 0 && !full)
+            break;
+        if (ahead > 0) {
+            help(&inbox->shared->head, position);
+            continue;
+        }
+        wrong_hint = ahead < 0;
+        if (wrong_hint)
+            break;
+        struct rs_ring *ring = ring_of(inbox, rs_cell_ring(cell));
+        if (ring == NULL)
+            *unmapped = (int)rs_cell_ring(cell); /* never clear what you cannot judge */
+        else if (consume_cell(inbox, ring, position, cell, lease))
+            return 1;
+    }
+    if (take_overflowed(inbox, lease, unmapped))
+        return 1;
+    return wrong_hint || (round == inbox->cell_count + 2 && *unmapped < 0) ? -RINGSIDE_E_INTERNAL : 0;
+}
+
+/* ---- drop-oldest ---- */
+
+bool rs_inbox_drop_oldest(struct rs_inbox *inbox, unsigned ring_number)
+{
+    struct rs_ring *ring = ring_of(inbox, ring_number);
+    uint64_t position = rs_load_relaxed(&inbox->shared->head);
+
+    for (uint32_t i = 0; ring != NULL && i < inbox->cell_count; i++, position++) {
+        uint64_t cell = rs_load_acquire(cell_at(inbox, position)), word;
+        int32_t ahead = laps_ahead(inbox, cell, position);
+
+        if (ahead < 0 || (ahead == 0 && (cell & RS_CELL_FULL) == 0))
+            return false;
+        if (ahead > 0 || rs_cell_ring(cell) != ring_number ||
+            !cell_takeable(inbox, ring, cell, &word))
+            continue;
+        uint64_t done = rs_delivery(rs_delivery_generation(word), 0, rs_delivery_destination(word),
+                                    rs_delivery_attempts(word), RS_DONE);
+        if (!rs_cas_seq_cst(&ring->slots[rs_cell_slot(cell)].delivery[rs_cell_delivery(cell)], &word,
+                            done))
+            continue;
+        /* A stale cell would lead to the slot's next, newest message, which would be dropped first. */
+        if (clear_cell(inbox, position, cell)) {
+            help(&inbox->shared->head, position);
+            rs_wait_wake(&inbox->shared->not_full, -1);
+        }
+        if (cell_takeable(inbox, ring, cell, &word))
+            rs_inbox_overflow(inbox);
+        rs_ring_free_check(ring, rs_cell_slot(cell));
+        return true;
+    }
+    return false;
+}
+
+/* ---- hints ---- */
+
+/* The position that a cell stands for, near the given one: its lap gives it modulo 2^28 laps. */
+static uint64_t position_of(const struct rs_inbox *inbox, uint32_t index, uint64_t cell, uint64_t near)
+{
+    uint64_t base = (near & ~(uint64_t)(inbox->cell_count - 1)) | index;
+
+    return base + (uint64_t)((int64_t)laps_ahead(inbox, cell, base) * (int64_t)inbox->cell_count);
+}
+
+/* A push under a wrong tail left a hole before this cell, where a head would stop: the walk finds its message instead. */
+static void clear_beyond(struct rs_inbox *inbox, uint64_t near, uint64_t next)
+{
+    bool cleared = false;
+
+    for (uint32_t i = 0; i < inbox->cell_count; i++) {
+        uint64_t cell = rs_load_acquire(&inbox->cells[i]);
+        uint64_t position = position_of(inbox, i, cell, near);
+
+        if ((cell & RS_CELL_FULL) != 0 && position > next)
+            cleared |= clear_cell(inbox, position, cell);
+    }
+    if (cleared)
+        rs_inbox_overflow(inbox);
+}
+
+void rs_inbox_rebuild_hints(struct rs_inbox *inbox)
+{
+    uint64_t head = rs_load_relaxed(&inbox->shared->head);
+    uint64_t tail = rs_load_relaxed(&inbox->shared->tail);
+    uint64_t first = UINT64_MAX, next = UINT64_MAX;
+
+    for (uint32_t i = 0; i < inbox->cell_count; i++) {
+        uint64_t cell = rs_load_acquire(&inbox->cells[i]);
+        uint64_t position = position_of(inbox, i, cell, head);
+
+        if ((cell & RS_CELL_FULL) != 0 && position < first)
+            first = position;
+        if ((cell & RS_CELL_FULL) == 0 && position < next)
+            next = position;
+    }
+    /* All cells full: the next position to fill is the first one's, a lap later. */
+    if (next == UINT64_MAX)
+        next = first + inbox->cell_count;
+    clear_beyond(inbox, head, next);
+    if (first > next)
+        first = next;
+    rs_cas_relaxed(&inbox->shared->head, &head, first);
+    rs_cas_relaxed(&inbox->shared->tail, &tail, next);
+}

@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What only the ring's own sidecar does: sweep after a death, audit of missing cells, quarantine, adoption. */
+#include "proto/repair.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/err.h"
+#include "proto/tensor.h"
+#include "proto/wait.h"
+
+#define SLICE_MAX 64 /* slots whose missing cells are looked for in one pass over an inbox */
+
+int rs_repair_init(struct rs_repair *repair, struct rs_ring *ring)
+{
+    memset(repair, 0, sizeof *repair);
+    repair->ring = ring;
+    repair->suspect = calloc(ring->layout.slot_count, sizeof *repair->suspect);
+    return repair->suspect == NULL ? -ENOMEM : 0;
+}
+
+void rs_repair_finish(struct rs_repair *repair)
+{
+    free(repair->suspect);
+    memset(repair, 0, sizeof *repair);
+}
+
+static unsigned attempts_limit(struct rs_repair *repair, unsigned destination)
+{
+    unsigned limit = 0;
+
+    if (destination < repair->ring->layout.destination_count)
+        limit = rs_destination_attempts(rs_load_relaxed(&repair->ring->destinations[destination].state));
+    return limit == 0 ? RS_MAX_ATTEMPTS : limit;
+}
+
+/* ---- sweep ---- */
+
+static void sweep_delivery(struct rs_repair *repair, uint32_t slot, unsigned index, uint16_t client)
+{
+    rs_word *delivery = &repair->ring->slots[slot].delivery[index];
+    uint64_t word = rs_load_seq_cst(delivery);
+
+    if (rs_delivery_phase(word) != RS_HELD || rs_delivery_holder(word) != client)
+        return;
+    unsigned destination = rs_delivery_destination(word);
+    unsigned attempts = rs_delivery_attempts(word) + 1;
+    bool over = attempts >= attempts_limit(repair, destination);
+    uint64_t next = rs_delivery(rs_delivery_generation(word), 0, destination,
+                                attempts < RS_MAX_ATTEMPTS ? attempts : RS_MAX_ATTEMPTS,
+                                over ? RS_DONE : RS_QUEUED);
+
+    if (!rs_cas_seq_cst(delivery, &word, next))
+        return;
+    if (over)
+        repair->dead_lettered++;
+    else
+        repair->requeued++;
+}
+
+static void sweep_slot(struct rs_repair *repair, uint32_t slot, uint16_t client, unsigned reader)
+{
+    struct rs_slot *record = &repair->ring->slots[slot];
+    uint64_t state = rs_load_seq_cst(&record->state);
+
+    if (rs_state_phase(state) == RS_LOANED && rs_state_owner(state) == client) {
+        struct rs_loan loan = {.slot = slot, .generation = rs_state_generation(state)};
+
+        if (rs_ring_abandon(repair->ring, client, &loan) == 0)
+            repair->freed_loans++;
+        return;
+    }
+    for (unsigned i = 0; i < RS_MAX_DELIVERIES; i++)
+        sweep_delivery(repair, slot, i, client);
+    if (reader < RS_MAX_READERS) {
+        uint64_t bit = UINT64_C(1) << reader;
+
+        /* The count is left as it was: a dead reader may not have read. Its time to live ends the message. */
+        if (rs_load_seq_cst(&record->readers) & bit)
+            rs_fetch_and_seq_cst(&record->readers, ~bit);
+    }
+    rs_ring_free_check(repair->ring, slot);
+}
+
+bool rs_repair_sweep(struct rs_repair *repair, uint16_t client, unsigned reader, uint32_t *cursor,
+                     uint32_t slots)
+{
+    uint32_t count = repair->ring->layout.slot_count;
+
+    for (uint32_t i = 0; i < slots && *cursor < count; i++)
+        sweep_slot(repair, (*cursor)++, client, reader);
+    return *cursor >= count;
+}
+
+/* ---- audit ---- */
+
+/* Deliveries of one slice that are queued, by (slot - first) * 8 + index: which of them a cell names. */
+struct slice {
+    uint32_t first;
+    uint32_t count;
+    uint16_t destination[SLICE_MAX * RS_MAX_DELIVERIES]; /* RS_NO_DESTINATION: not queued */
+    uint8_t found[SLICE_MAX * RS_MAX_DELIVERIES];
+};
+
+static bool words_make_sense(struct rs_repair *repair, uint32_t slot, uint64_t state)
+{
+    const struct rs_ring *ring = repair->ring;
+    struct rs_slot *record = &ring->slots[slot];
+    uint16_t owner = rs_state_owner(state);
+
+    switch (rs_state_phase(state)) {
+    case RS_FREE:
+        return owner == 0 && rs_state_flags(state) == 0;
+    case RS_LOANED:
+        return owner < ring->layout.client_count && rs_state_flags(state) == 0;
+    case RS_QUARANTINED:
+        return true;
+    case RS_SEALED:
+        break;
+    default:
+        return false;
+    }
+    if (owner != 0 || (rs_state_flags(state) & ~RS_FLAG_TICKET) != 0)
+        return false;
+    for (unsigned i = 0; i < RS_MAX_DELIVERIES; i++) {
+        uint64_t word = rs_load_seq_cst(&record->delivery[i]);
+
+        if (rs_delivery_generation(word) != rs_state_generation(state))
+            continue;
+        if (rs_delivery_phase(word) > RS_DONE ||
+            rs_delivery_holder(word) >= ring->layout.client_count ||
+            rs_delivery_destination(word) >= ring->layout.destination_count)
+            return false;
+    }
+    return true;
+}
+
+/* The same nonsense twice with the state unchanged between: set aside, so that the other slots work on. */
+static void suspect(struct rs_repair *repair, uint32_t slot, uint64_t state)
+{
+    rs_word *word = &repair->ring->slots[slot].state;
+
+    if (repair->suspect[slot] != state) {
+        repair->suspect[slot] = state;
+        return;
+    }
+    if (rs_cas_seq_cst(word, &state,
+                       rs_state(rs_state_generation(state), 0, RS_QUARANTINED, 0)))
+        repair->quarantined++;
+    repair->suspect[slot] = 0;
+}
+
+static bool is_over(const struct rs_slot *slot, int64_t now_ns)
+{
+    uint64_t publish_ns, ttl_ns;
+
+    rs_message_times(slot, &publish_ns, &ttl_ns);
+    return ttl_ns != 0 && now_ns > 0 && (uint64_t)now_ns > publish_ns &&
+           (uint64_t)now_ns - publish_ns > ttl_ns;
+}
+
+static void end_ticket(struct rs_repair *repair, uint32_t slot, uint64_t state)
+{
+    struct rs_ticket ticket = {
+        .sidecar_id = (uint16_t)repair->ring->layout.sidecar_id,
+        .slot = slot,
+        .generation = rs_state_generation(state),
+        .incarnation = (uint32_t)repair->ring->layout.incarnation[0],
+        .has_text = true,
+    };
+
+    if (rs_ring_ticket_free(repair->ring, 0, &ticket) == 0)
+        repair->expired++;
+}
+
+/* The header was read before the words' compare-and-swap proves that it was current. */
+static void expire_slot(struct rs_repair *repair, uint32_t slot, uint64_t state)
+{
+    struct rs_slot *record = &repair->ring->slots[slot];
+
+    for (unsigned i = 0; i < RS_MAX_DELIVERIES; i++) {
+        uint64_t word = rs_load_seq_cst(&record->delivery[i]);
+
+        if (rs_delivery_phase(word) == RS_QUEUED &&
+            rs_delivery_generation(word) == rs_state_generation(state) &&
+            rs_ring_expire(repair->ring, slot, i, word))
+            repair->expired++;
+    }
+    if (rs_state_flags(state) & RS_FLAG_TICKET)
+        end_ticket(repair, slot, state);
+}
+
+static void collect(struct rs_repair *repair, struct slice *slice, uint32_t slot)
+{
+    uint32_t base = (slot - slice->first) * RS_MAX_DELIVERIES;
+
+    for (unsigned i = 0; i < RS_MAX_DELIVERIES; i++) {
+        uint64_t word = rs_load_seq_cst(&repair->ring->slots[slot].delivery[i]);
+        unsigned destination = rs_delivery_destination(word);
+
+        if (destination < repair->ring->layout.destination_count &&
+            repair->inboxes[destination] != NULL &&
+            rs_ring_takeable(repair->ring, slot, i, destination, &word))
+            slice->destination[base + i] = (uint16_t)destination;
+    }
+}
+
+static void audit_slot(struct rs_repair *repair, struct slice *slice, uint32_t slot, int64_t now_ns)
+{
+    struct rs_slot *record = &repair->ring->slots[slot];
+    uint64_t state = rs_load_seq_cst(&record->state);
+
+    if (!words_make_sense(repair, slot, state)) {
+        suspect(repair, slot, state);
+        return;
+    }
+    repair->suspect[slot] = 0;
+    if (rs_state_phase(state) == RS_FREE) {
+        rs_ring_mark_free(repair->ring, slot);
+        return;
+    }
+    if (rs_state_phase(state) != RS_SEALED)
+        return;
+    if (is_over(record, now_ns))
+        expire_slot(repair, slot, state);
+    if (!rs_ring_free_check(repair->ring, slot))
+        collect(repair, slice, slot);
+}
+
+/* One pass over an inbox finds the cells of all collected deliveries. The words were read before: a word that has no
+ * cell now has had none since, or was taken meanwhile, and then the second cell is harmless. */
+static void find_cells(struct rs_repair *repair, struct slice *slice, unsigned destination)
+{
+    struct rs_inbox *inbox = repair->inboxes[destination];
+
+    for (uint32_t i = 0; i < inbox->cell_count; i++) {
+        uint64_t cell = rs_load_seq_cst(&inbox->cells[i]);
+        uint32_t offset = rs_cell_slot(cell) - slice->first;
+
+        if ((cell & RS_CELL_FULL) == 0 || offset >= slice->count ||
+            rs_cell_ring(cell) != repair->ring_number[destination])
+            continue;
+        offset = offset * RS_MAX_DELIVERIES + rs_cell_delivery(cell);
+        if (slice->destination[offset] == destination)
+            slice->found[offset] = 1;
+    }
+}
+
+static void push_missing(struct rs_repair *repair, struct slice *slice)
+{
+    uint32_t total = slice->count * RS_MAX_DELIVERIES;
+    uint64_t searched[RS_MAX_DESTINATIONS / 64] = {0};
+
+    for (uint32_t i = 0; i < total; i++) {
+        unsigned destination = slice->destination[i];
+
+        if (destination == RS_NO_DESTINATION)
+            continue;
+        if ((searched[destination / 64] >> destination % 64 & 1) == 0) {
+            searched[destination / 64] |= UINT64_C(1) << destination % 64;
+            find_cells(repair, slice, destination);
+        }
+        if (slice->found[i])
+            continue;
+        rs_inbox_push(repair->inboxes[destination], repair->ring_number[destination],
+                      slice->first + i / RS_MAX_DELIVERIES, i % RS_MAX_DELIVERIES);
+        repair->pushed++;
+    }
+}
+
+bool rs_repair_audit(struct rs_repair *repair, int64_t now_ns, uint32_t *cursor, uint32_t slots)
+{
+    uint32_t count = repair->ring->layout.slot_count;
+
+    while (slots > 0 && *cursor < count) {
+        struct slice slice = {.first = *cursor};
+
+        slice.count = count - *cursor < SLICE_MAX ? count - *cursor : SLICE_MAX;
+        slice.count = slice.count < slots ? slice.count : slots;
+        for (uint32_t i = 0; i < slice.count * RS_MAX_DELIVERIES; i++)
+            slice.destination[i] = RS_NO_DESTINATION;
+        for (uint32_t i = 0; i < slice.count; i++)
+            audit_slot(repair, &slice, slice.first + i, now_ns);
+        push_missing(repair, &slice);
+        *cursor += slice.count;
+        slots -= slice.count;
+    }
+    return *cursor >= count;
+}
+
+/* ---- wake, adopt ---- */
+
+void rs_repair_wake(struct rs_repair *repair)
+{
+    rs_wait_wake_all(&repair->ring->shared->slot_free, repair->ring->space_fd);
+    for (unsigned i = 0; i < RS_MAX_DESTINATIONS; i++) {
+        struct rs_inbox *inbox = repair->inboxes[i];
+
+        if (inbox == NULL)
+            continue;
+        rs_wait_wake_all(&inbox->shared->not_empty, inbox->event_fd);
+        rs_wait_wake_all(&inbox->shared->not_full, -1);
+    }
+}
+
+/* Hints that a healthy ring can never show: more in the inbox than it has cells, or a head past the tail. */
+static bool hints_are_wrong(const struct rs_inbox *inbox)
+{
+    uint64_t head = rs_load_relaxed(&inbox->shared->head);
+    uint64_t tail = rs_load_relaxed(&inbox->shared->tail);
+
+    return tail - head > inbox->cell_count;
+}
+
+void rs_repair_adopt(struct rs_repair *repair)
+{
+    struct rs_ring *ring = repair->ring;
+    struct rs_superblock *superblock = (struct rs_superblock *)ring->control;
+    struct rs_inbox own;
+
+    rs_fetch_add_relaxed(&superblock->epoch, 1);
+    rs_store_relaxed(&ring->layout.epoch, rs_load_relaxed(&superblock->epoch));
+    rs_inbox_init(&own, ring, -1);
+    if (hints_are_wrong(&own))
+        rs_inbox_rebuild_hints(&own);
+    /* The old sidecar's own reader bit, before this one frees any ticket. */
+    for (uint32_t i = 0; i < ring->layout.slot_count; i++)
+        rs_fetch_and_seq_cst(&ring->slots[i].readers, ~UINT64_C(1));
+}

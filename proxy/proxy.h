@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The sidecar: everything it owns, and its life from the first file to the last. */
+#ifndef RINGSIDE_PROXY_PROXY_H
+#define RINGSIDE_PROXY_PROXY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "config/config.h"
+#include "proto/inbox.h"
+#include "proto/repair.h"
+#include "proto/ring.h"
+#include "proxy/clients.h"
+#include "proxy/conn.h"
+#include "proxy/log.h"
+#include "proxy/ring_files.h"
+#include "proxy/routes.h"
+
+enum proxy_phase {
+    PROXY_STARTING, /* ring files are being made */
+    PROXY_SERVING,
+    PROXY_DRAINING, /* nothing new; what is queued may be received */
+    PROXY_CLOSING,  /* handles are being closed */
+};
+
+struct proxy {
+    uv_loop_t loop;
+    struct log log;
+    struct rs_config config;
+    struct ring_files files;
+    struct rs_ring ring;     /* the own ring, as client 0 */
+    struct rs_inbox inbox;   /* the own inbox; ring 0 is the own ring */
+    struct rs_repair repair; /* peers.c fills in inboxes[] and ring_number[] of what routes lead to */
+    struct routes routes;
+    int inbox_event; /* eventfd of the own inbox; given to its producers and consumers */
+    int bell_event;  /* eventfd of the own ring's bell */
+    enum proxy_phase phase;
+    int64_t started_ns;         /* CLOCK_MONOTONIC */
+    int exit_code;              /* of the process */
+    struct listener *listener;  /* conn.c and listen.c */
+    struct clients *clients;    /* clients.c */
+    struct mend *mend;          /* mend.c */
+    struct watch *watch;        /* watch.c */
+    struct control *control;    /* control.c */
+    struct peers *peers;        /* peers.c */
+    /* The rest is proxy.c's own. */
+    uv_work_t opening;          /* ring_files_open on a worker thread */
+    int open_result;
+    char open_error[1024];
+    uv_signal_t terminate, interrupt;
+    uv_timer_t drain_timer;
+    int64_t drain_deadline_ns;
+    bool opened;                /* the ring is mapped */
+    bool remove_files;          /* nobody needs them any more */
+};
+
+/* Runs a sidecar until it is told to stop. `config` is taken over. Returns the process's exit code. */
+int proxy_run(struct rs_config *config);
+
+/* A request from any connection; called by conn.c. */
+void proxy_dispatch(struct conn_call *call);
+
+/* Stops new attaches and loans, and ends the process when nothing is queued or held, or `timeout_ms` is over. */
+void proxy_drain(struct proxy *proxy, uint64_t timeout_ms, const char *why);
+
+/* True while new attaches, loans and sends are refused. */
+static inline bool proxy_is_draining(const struct proxy *proxy)
+{
+    return proxy->phase != PROXY_SERVING;
+}
+
+#endif
