@@ -132,7 +132,10 @@ uint64_t rs_ring_slot_offset(const struct rs_ring *ring, uint32_t slot)
 
 void rs_ring_count(struct rs_ring *ring, uint16_t client, unsigned counter, uint64_t n)
 {
-    rs_fetch_add_relaxed(&ring->clients[client].counter[counter], n);
+    rs_word *word = &ring->clients[client].counter[counter];
+
+    /* No locked add: a count may be lost when threads of one client race, and costs nothing otherwise. */
+    rs_store_relaxed(word, rs_load_relaxed(word) + n);
 }
 
 void rs_ring_bell(struct rs_ring *ring)
@@ -230,6 +233,17 @@ static bool loan_recent(struct rs_ring *ring, uint16_t owner, unsigned class_ind
         }
     }
     return false;
+}
+
+void rs_ring_prefetch_loan(struct rs_ring *ring, unsigned class_index)
+{
+    struct rs_recent *recent = &ring->recent[class_index];
+    uint32_t slot = rs_load_relaxed(&recent->slot[rs_load_relaxed(&recent->first) % RS_RECENT]);
+    uint8_t *record = (uint8_t *)&ring->slots[slot];
+
+    rs_prefetch_write(record);
+    rs_prefetch_write(record + RS_CACHE_LINE);
+    rs_prefetch_write(ring->body + rs_ring_slot_offset(ring, slot));
 }
 
 /* Dekker pair: the bit is cleared before the state is read; who frees writes the state before it sets the bit. */

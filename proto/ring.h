@@ -69,6 +69,8 @@ uint64_t rs_ring_slot_offset(const struct rs_ring *ring, uint32_t slot);
  * there is none; rs_ring_loan_hinted looks at the hints alone (for spinning). 0 or -RINGSIDE_E_FULL. */
 int rs_ring_loan_hinted(struct rs_ring *ring, uint16_t owner, unsigned class_index, struct rs_loan *loan);
 int rs_ring_loan(struct rs_ring *ring, uint16_t owner, unsigned class_index, struct rs_loan *loan);
+/* Fetches the lines that the next loan of a small class will write: they are with the consumer that freed the slot. */
+void rs_ring_prefetch_loan(struct rs_ring *ring, unsigned class_index);
 /* LOANED(owner) -> FREE. -RINGSIDE_E_STATE when it is not the owner's loan of that generation. */
 int rs_ring_abandon(struct rs_ring *ring, uint16_t owner, const struct rs_loan *loan);
 /* Writes the 8 delivery words of a loaned slot: the first `count` QUEUED for destinations[], the rest NONE; and readers. */
@@ -80,6 +82,14 @@ int rs_ring_seal(struct rs_ring *ring, uint16_t owner, const struct rs_loan *loa
 /* Takeable for destination d: the word is QUEUED(g, d) and the state SEALED(g), read in this order. */
 bool rs_ring_takeable(struct rs_ring *ring, uint32_t slot, unsigned delivery, unsigned destination,
                       uint64_t *word);
+/* Fetches the lines that a take of that slot touches. Any slot number. */
+static inline void rs_ring_prefetch_take(const struct rs_ring *ring, uint32_t slot)
+{
+    const uint8_t *record = (const uint8_t *)&ring->slots[slot];
+
+    rs_prefetch_write(record);
+    rs_prefetch_read(record + RS_CACHE_LINE);
+}
 /* QUEUED -> HELD by compare-and-swap on the exact value that rs_ring_takeable returned. */
 bool rs_ring_take(struct rs_ring *ring, uint32_t slot, unsigned delivery, uint64_t word,
                   uint16_t holder, struct rs_lease *lease);
@@ -115,7 +125,7 @@ void rs_ring_read_end(struct rs_ring *ring, unsigned reader, uint32_t slot, uint
 /* Ends a ticket. 0 or -RINGSIDE_E_STALE_TICKET. */
 int rs_ring_ticket_free(struct rs_ring *ring, unsigned reader, const struct rs_ticket *ticket);
 
-/* Counts for a client of the ring (relaxed). */
+/* Counts for a client of the ring: exact unless threads of one client race. */
 void rs_ring_count(struct rs_ring *ring, uint16_t client, unsigned counter, uint64_t n);
 
 /* Asks the ring's sidecar for an audit. The sidecar clears the bell before it audits; true when it had been rung. */

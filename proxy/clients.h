@@ -35,4 +35,38 @@ void clients_detach(struct proxy *proxy, uint16_t number, bool goodbye);
 /* Runs the sweep of a number whose process is known to be gone. Idempotent. */
 void clients_died(struct proxy *proxy, uint16_t number);
 
+
+/* ---- the daemon's own ---- */
+
+#define CLIENTS_SHARED_READER (RS_MAX_READERS - 1u) /* the sidecar's, for sessions that read without a number of theirs */
+
+enum client_phase {
+    CLIENT_FREE,     /* the number is nobody's */
+    CLIENT_ATTACHED, /* its session's socket is open */
+    CLIENT_DETACHED, /* the process lives, as far as anybody knows */
+    CLIENT_DYING,    /* gone; what it left is being swept */
+};
+
+/* Reads the session tokens of an adopted ring and judges its clients, or begins with none. 0 or a negative error. */
+int clients_open(struct proxy *proxy);
+/* Closes handles; memory goes with clients_destroy, after the loop. `clients_destroy` with remove unlinks the tokens. */
+void clients_close(struct proxy *proxy);
+void clients_destroy(struct proxy *proxy, bool remove);
+/* Looks after those that no pidfd speaks for. Every second. */
+void clients_tick(struct proxy *proxy);
+/* The sweep and its audit are over: the number may be given again. Called by mend.c. */
+void clients_swept(struct proxy *proxy, uint16_t number);
+
+enum client_phase clients_phase(const struct proxy *proxy, uint16_t number);
+/* Its reader number, or RS_NO_READER. */
+unsigned clients_reader(const struct proxy *proxy, uint16_t number);
+/* Never NULL; "sidecar" for 0. */
+const char *clients_name(const struct proxy *proxy, uint16_t number);
+bool clients_is_foreign(const struct proxy *proxy, uint16_t number);
+uint32_t clients_pid(const struct proxy *proxy, uint16_t number);
+/* Numbers below this one may be in use. */
+uint32_t clients_end(const struct proxy *proxy);
+/* How many of the stage's own workers have a number. */
+uint32_t clients_local_count(const struct proxy *proxy);
+
 #endif

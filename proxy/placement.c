@@ -7,6 +7,7 @@
 #include <numaif.h>
 #include <sched.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "config/config.h"
 #include "proto/err.h"
@@ -96,8 +97,14 @@ void placement_verify(struct placement *placement, const void *base, uint64_t by
         const uint8_t *at = (const uint8_t *)base + pages / SAMPLES * i * 4096;
         int node = -1;
 
-        if (get_mempolicy(&node, NULL, 0, (void *)(uintptr_t)at, MPOL_F_NODE | MPOL_F_ADDR) < 0)
-            continue;
+        if (get_mempolicy(&node, NULL, 0, (void *)(uintptr_t)at, MPOL_F_NODE | MPOL_F_ADDR) < 0) {
+            size_t used = strlen(placement->text);
+
+            snprintf(placement->text + used, sizeof(placement->text) - used,
+                     "; where the pages lie cannot be checked: get_mempolicy: %s",
+                     rs_error_name(-errno));
+            return;
+        }
         known++;
         elsewhere += node != placement->node;
     }

@@ -158,7 +158,7 @@ void output_field(FILE *file, const char *text, size_t columns, bool right)
 void output_paragraph(FILE *file, const char *title, const char *text, size_t indent,
                       size_t columns)
 {
-    char *words = output_escape(text);
+    char *words = output_need(strdup(text));
     char *rest = NULL;
     size_t at = indent;
     bool first = true;
@@ -187,6 +187,14 @@ size_t output_columns(void)
     if (isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
         return size.ws_col;
     return OUTPUT_COLUMNS;
+}
+
+void output_line(const char *title, size_t indent, const char *text)
+{
+    char *safe = output_escape(text);
+
+    output_paragraph(stdout, title, safe, indent, output_columns());
+    free(safe);
 }
 
 void table_init(struct table *table, const struct table_column *columns, size_t column_count)

@@ -28,9 +28,12 @@ char *output_escape(const char *text);
 /* Prints printable text in `columns` columns, cut with a mark or padded. */
 void output_field(FILE *file, const char *text, size_t columns, bool right);
 
-/* Prints `title` and then `text`, broken at blanks and indented by `indent` columns. */
+/* Prints printable text, broken at blanks and indented by `indent` columns, `title` in front. */
 void output_paragraph(FILE *file, const char *title, const char *text, size_t indent,
                       size_t columns);
+
+/* A paragraph of a stranger's text on standard output, as wide as that is. */
+void output_line(const char *title, size_t indent, const char *text);
 
 /* Width of the terminal that standard output leads to, else OUTPUT_COLUMNS. */
 size_t output_columns(void);

@@ -1,135 +1,110 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A small ring in two memfds, mapped as its sidecar does, for tests of slots, inboxes and repair. */
+/* A stage with files of its own below a directory in /dev/shm, for tests of ring files. */
 #ifndef RINGSIDE_TESTS_RING_FIXTURE_H
 #define RINGSIDE_TESTS_RING_FIXTURE_H
 
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
 #include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "proto/err.h"
-#include "proto/inbox.h"
-#include "proto/layout.h"
-#include "proto/repair.h"
-#include "proto/wait.h"
+#include "proxy/ring_files.h"
 
-#define FIXTURE_STAGE 1 /* destination index of the own inbox */
+static char base_dir[64]; /* on a tmpfs; every test's files lie below it */
 
-struct ring_fixture {
-    struct rs_geometry geometry;
-    int control_fd;
-    int body_fd;
+struct stage {
+    struct rs_config config;
+    struct ring_files files;
     struct rs_ring ring;
-    struct rs_inbox inbox;   /* ring number 0 is the own ring; destination FIXTURE_STAGE */
-    struct rs_repair repair;
+    char error[1024];
 };
 
-static inline struct rs_geometry fixture_geometry(uint32_t slots, uint32_t cells)
+static void remove_base(void)
 {
-    return (struct rs_geometry){
-        .stage = "fixture",
-        .classes = {{4096, slots}, {65536, 2}},
-        .class_count = 2,
-        .client_count = 64,
-        .inbox_cells = cells,
-        .inbox_depth = cells,
-        .sidecar_id = 7,
-        .page_bytes = 4096,
-        .incarnation = {0x1111222233334444, 0x5555666677778888},
-    };
+    char command[128];
+
+    snprintf(command, sizeof(command), "rm -rf '%s'", base_dir);
+    if (system(command) != 0)
+        fprintf(stderr, "cannot remove %s\n", base_dir);
 }
 
-static inline void ring_fixture_init(struct ring_fixture *fixture, uint32_t slots, uint32_t cells)
+/* `more` are further members of the config, each followed by a comma. */
+static void configure(struct stage *stage, const char *more, const char *ring_more,
+                      const char *classes)
 {
-    struct rs_superblock plan;
-    const char *why;
+    char text[2048], error[RS_CONFIG_ERROR_BYTES];
+    int length = snprintf(text, sizeof(text),
+                          "{%s \"stage\":\"features\", \"socket\":{\"path\":\"%s/s.sock\"},"
+                          "\"inbox\":{\"cells\":64,\"depth\":32}, \"clients\":{\"max\":8},"
+                          "\"ring\":{\"control_dir\":\"%s/control\", \"body_dir\":\"%s/body\", %s"
+                          "\"classes\":[%s]}}",
+                          more, base_dir, base_dir, base_dir, ring_more, classes);
 
-    memset(fixture, 0, sizeof *fixture);
-    fixture->geometry = fixture_geometry(slots, cells);
-    assert_int_equal(rs_layout_plan(&plan, &fixture->geometry), 0);
-    fixture->control_fd = memfd_create("control", MFD_CLOEXEC);
-    fixture->body_fd = memfd_create("body", MFD_CLOEXEC);
-    assert_int_equal(ftruncate(fixture->control_fd, (off_t)plan.control_bytes), 0);
-    assert_int_equal(ftruncate(fixture->body_fd, (off_t)plan.body_bytes), 0);
-    void *control = mmap(NULL, plan.control_bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
-                         fixture->control_fd, 0);
-    assert_ptr_not_equal(control, MAP_FAILED);
-    rs_layout_format(control, &plan);
-    munmap(control, plan.control_bytes);
-    assert_int_equal(rs_ring_map(&fixture->ring, fixture->control_fd, fixture->body_fd, true, &why), 0);
-    rs_store_relaxed(&fixture->ring.destinations[FIXTURE_STAGE].state,
-                     rs_destination_state(1, 3, 0, RS_DEST_INBOX, true));
-    rs_inbox_init(&fixture->inbox, &fixture->ring, -1);
-    rs_store_relaxed(&fixture->inbox.table[0].state, RS_RING_KNOWN);
-    rs_inbox_admit(&fixture->inbox, 0, &fixture->ring, FIXTURE_STAGE, 5);
-    assert_int_equal(rs_repair_init(&fixture->repair, &fixture->ring), 0);
-    fixture->repair.inboxes[FIXTURE_STAGE] = &fixture->inbox;
+    memset(stage, 0, sizeof(*stage));
+    if (rs_config_parse(&stage->config, text, (size_t)length, "test", error, sizeof(error)) < 0) {
+        fprintf(stderr, "%s\n", error);
+        abort();
+    }
 }
 
-static inline void ring_fixture_finish(struct ring_fixture *fixture)
+#define SMALL_CLASS "{\"slot_bytes\":\"64Ki\",\"slots\":16}" /* 1 MiB */
+#define LARGE_CLASS "{\"slot_bytes\":\"64Mi\",\"slots\":1}"
+#define SMALL_PAGES "\"pages\":\"4Ki\",\"lock\":\"off\","
+
+static int start(struct stage *stage)
 {
-    rs_repair_finish(&fixture->repair);
-    rs_ring_unmap(&fixture->ring);
-    close(fixture->control_fd);
-    close(fixture->body_fd);
+    return ring_files_open(&stage->files, &stage->ring, &stage->config, stage->error,
+                           sizeof(stage->error));
 }
 
-/* Loans and seals one message for the own inbox without pushing its cell: what a producer that died there leaves. */
-static inline struct rs_loan fixture_seal(struct ring_fixture *fixture, uint16_t owner)
+static void stop(struct stage *stage, bool remove)
 {
-    struct rs_loan loan;
-    uint16_t destination = FIXTURE_STAGE;
-
-    assert_int_equal(rs_ring_loan(&fixture->ring, owner, 0, &loan), 0);
-    for (unsigned i = 0; i < RS_HEADER_WORDS; i++)
-        rs_store_relaxed(&fixture->ring.slots[loan.slot].header[i], 0);
-    rs_ring_prepare(&fixture->ring, &loan, &destination, 1, 0);
-    assert_int_equal(rs_ring_seal(&fixture->ring, owner, &loan, 0), 0);
-    return loan;
+    ring_files_close(&stage->files, &stage->ring, remove);
+    rs_config_finish(&stage->config);
 }
 
-static inline struct rs_loan fixture_send(struct ring_fixture *fixture, uint16_t owner)
+static inline bool exists(const char *path)
 {
-    struct rs_loan loan = fixture_seal(fixture, owner);
-
-    assert_int_equal(rs_inbox_push(&fixture->inbox, 0, loan.slot, 0), 0);
-    return loan;
+    return access(path, F_OK) == 0;
 }
 
-static inline unsigned fixture_phase(struct ring_fixture *fixture, uint32_t slot)
+static inline unsigned entries(const char *sub)
 {
-    return rs_state_phase(rs_load_acquire(&fixture->ring.slots[slot].state));
-}
+    char command[160];
+    unsigned count = 0;
 
-static inline void fixture_audit(struct ring_fixture *fixture, int64_t now_ns)
-{
-    uint32_t cursor = 0;
-
-    while (!rs_repair_audit(&fixture->repair, now_ns, &cursor, 64))
-        ;
-}
-
-static inline void fixture_sweep(struct ring_fixture *fixture, uint16_t client, unsigned reader)
-{
-    uint32_t cursor = 0;
-
-    while (!rs_repair_sweep(&fixture->repair, client, reader, &cursor, 7))
-        ;
-}
-
-static inline uint32_t fixture_count(struct ring_fixture *fixture, unsigned phase)
-{
-    uint32_t count = 0;
-
-    for (uint32_t i = 0; i < fixture->ring.layout.slot_count; i++)
-        count += fixture_phase(fixture, i) == phase;
+    snprintf(command, sizeof(command), "ls -A '%s/%s' | wc -l", base_dir, sub);
+    FILE *pipe = popen(command, "re");
+    if (!pipe || fscanf(pipe, "%u", &count) != 1)
+        count = 999;
+    if (pipe)
+        pclose(pipe);
     return count;
+}
+
+static int clean(void **state)
+{
+    (void)state;
+    remove_base();
+    return 0;
+}
+
+#define CASE(function) cmocka_unit_test_setup_teardown(function, clean, clean)
+
+static int run_ring_tests(const struct CMUnitTest *tests, size_t count)
+{
+    snprintf(base_dir, sizeof(base_dir), "/dev/shm/ringside-test-%d", (int)getpid());
+    return _cmocka_run_group_tests("ring files", tests, count, NULL, NULL);
 }
 
 #endif

@@ -107,13 +107,11 @@ static PyObject *message_exit(PyObject *self, PyObject *const *args, Py_ssize_t 
     struct core_lease *message = (struct core_lease *)self;
     bool failed = PyVectorcall_NARGS((size_t)given) > 0 && args[0] != Py_None;
 
-    if (message->phase != CORE_HELD)
-        Py_RETURN_FALSE;
-    if (failed) /* the body's exception is the one to see */
+    if (message->phase == CORE_HELD && !failed)
+        return end(message, CORE_RELEASE);
+    if (message->phase == CORE_HELD) /* the body's exception is the one to see */
         core_lease_end(message, message->is_reading ? CORE_RELEASE : CORE_NACK);
-    else if (!end(message, CORE_RELEASE))
-        return NULL;
-    Py_RETURN_FALSE;
+    Py_RETURN_NONE;
 }
 
 static int run_forward(struct core_call *call, int64_t timeout_ns)
@@ -405,8 +403,8 @@ static PyObject *inbox_next(PyObject *self)
     if (inbox->connection->closed)
         return NULL;
     inbox->current = core_receive(inbox->connection, inbox->timeout_ns, true);
-    if (!inbox->current && inbox->connection->closed)
-        PyErr_Clear(); /* close() from elsewhere ends the loop */
+    if (!inbox->current && inbox->connection->closed && PyErr_ExceptionMatches(PyExc_Exception))
+        PyErr_Clear(); /* close() from elsewhere ends the loop; Ctrl-C still shows */
     Py_XINCREF(inbox->current);
     return (PyObject *)inbox->current;
 }

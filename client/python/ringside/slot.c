@@ -52,7 +52,7 @@ int core_slot_send(struct core_lease *slot, const char *route, struct ringside_o
                              .options = options};
     int rc;
 
-    if (core_lease_held(slot) < 0)
+    if (core_lease_held(slot) < 0 || core_usable(slot->connection) < 0)
         return -1;
     slot->phase = CORE_BUSY;
     rc = core_wait(&call, timeout_ns);

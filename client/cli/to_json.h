@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What programs read: messages of the control API as JSON, and JSON on standard output. */
-#ifndef RINGSIDE_CLI_JSON_H
-#define RINGSIDE_CLI_JSON_H
+#ifndef RINGSIDE_CLI_TO_JSON_H
+#define RINGSIDE_CLI_TO_JSON_H
 
 #include <jansson.h>
 #include <protobuf-c/protobuf-c.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Walks a message by its descriptor, so a field that is added to control.proto shows by itself. */
-#include "client/cli/json.h"
+#include "client/cli/to_json.h"
 
 #include <ctype.h>
 #include <inttypes.h>

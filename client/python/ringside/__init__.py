@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Move tensors between the workers of a pipeline through shared memory.
+
+    import ringside
+
+    with ringside.connect() as rs:                      # RINGSIDE_SOCKET
+        with rs.loan((1, 80, 3000), "float32", timeout=0.05) as slot:
+            slot.numpy()[...] = features                # written once, in place
+            slot.send("embeddings", ttl=0.2)
+        rs.send("embeddings", features, meta={"utterance": 7})  # or in one line, with a copy
+        for message in rs.inbox():                      # acknowledged when the next one is asked for
+            mel = message.numpy()                       # read-only, no copy; the lease lasts as long
+
+`timeout` is how long a call may block, in seconds (None: for ever); `ttl` is how long a message may live. Errors derive
+from RingsideError; Timeout is also a TimeoutError. A lease lasts as long as its views (arrays, memoryviews, DLPack), and
+close() with views alive is safe. A forked child must connect anew; the parent's views are not mapped there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Optional, Union
+
+from ._errors import (
+    Cancelled,
+    Corrupt,
+    Denied,
+    Draining,
+    ExpiredTicket,
+    ForeignTicket,
+    Forked,
+    InternalError,
+    InUse,
+    InvalidArgument,
+    InvalidShape,
+    InvalidState,
+    LimitReached,
+    MalformedTicket,
+    NoRoute,
+    ProtocolError,
+    RingFull,
+    RingsideError,
+    StaleTicket,
+    SystemCallError,
+    Timeout,
+    TooBig,
+    Unavailable,
+    Unimplemented,
+    UnsupportedDtype,
+    VersionMismatch,
+)
+from . import _core
+from . import _support
+from ._core import Connection, Message, Slot, Tensor
+
+_core.set_support(_support)
+
+__version__ = _core.VERSION
+
+__all__ = [
+    "Cancelled", "Connection", "Corrupt", "Denied", "Draining", "ExpiredTicket", "ForeignTicket",
+    "Forked", "InUse", "InternalError", "InvalidArgument", "InvalidShape", "InvalidState",
+    "LimitReached", "MalformedTicket", "Message", "NoRoute", "ProtocolError", "RingFull",
+    "RingsideError", "Slot", "StaleTicket", "SystemCallError", "Tensor", "Timeout", "TooBig",
+    "Unavailable", "Unimplemented", "UnsupportedDtype", "VersionMismatch", "connect",
+]
+
+
+def connect(
+    socket: Optional[Union[str, "os.PathLike[str]"]] = None,
+    name: Optional[str] = None,
+    timeout: Optional[float] = 5.0,
+) -> Connection:
+    """Connect to a sidecar.
+
+    Parameters
+    ----------
+    socket : path, optional
+        The sidecar's socket; by default the environment's ``RINGSIDE_SOCKET``.
+    name : str, optional
+        Shown by ``ringside status``; by default the script's name.
+    timeout : float, optional
+        Seconds to reach the sidecar; None waits for ever.
+
+    Returns
+    -------
+    Connection
+        A context manager that closes it.
+
+    Raises
+    ------
+    Unavailable, Timeout
+        No sidecar answers there.
+    Denied, VersionMismatch, LimitReached, Draining
+        It does, and refuses.
+    """
+    if name is None:
+        name = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
+    return Connection(None if socket is None else os.fspath(socket), name, timeout)
