@@ -11,7 +11,7 @@
 
 #include "proto/atomic.h"
 
-enum { RANGES_MAX = 512 };
+enum { RANGES_MAX = 1024 };
 
 struct range {
     rs_word base;  /* address; 0: unused. Stored after `bytes` with release */

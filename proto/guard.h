@@ -7,7 +7,7 @@
 #include <stddef.h>
 
 /* From now on a SIGBUS inside [base, base + bytes) replaces the page by private zeroes and marks the range; any other
- * SIGBUS goes to the handler that was there before. Lock-free for the handler; at most 512 ranges. Sets the handler
+ * SIGBUS goes to the handler that was there before. Lock-free for the handler; at most 1,024 ranges. Sets the handler
  * again when somebody else replaced it. 0, -ENOSPC or -errno. Any thread. */
 int rs_guard_add(void *base, size_t bytes);
 void rs_guard_remove(void *base);

@@ -12,7 +12,7 @@
 #include "proto/wait.h"
 
 /* A class of this size or more is allocated newest first: its body is worth more warm than its record is worth uncontended. */
-#define WARM_BODY_BYTES (256u << 10)
+#define WARM_BODY_BYTES (1u << 20)
 /* How many of the newest entries are tried: each miss costs a cache line that a consumer is using. */
 #define WARM_TRIES 4
 

@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include "proto/decode.h"
 #include "proto/err.h"
 #include "proxy/mend.h"
 #include "proxy/peers.h"
@@ -50,6 +51,19 @@ struct clients {
 
 /* ---- entries in the ring ---- */
 
+/* Whole UTF-8 characters that a terminal may see. */
+static void clean(char name[RS_NAME_BYTES])
+{
+    size_t bytes = strlen(name);
+
+    for (size_t i = 0; i < bytes;) {
+        size_t step = rs_utf8_character((const uint8_t *)name + i, bytes - i);
+        if (step == 0 || (unsigned char)name[i] < 0x20 || name[i] == 0x7f)
+            name[i] = '?';
+        i += step > 0 ? step : 1;
+    }
+}
+
 static void store_name(struct rs_client *entry, const char *name)
 {
     uint64_t words[RS_NAME_BYTES / 8] = {0};
@@ -67,6 +81,7 @@ static void load_name(const struct rs_client *entry, char name[RS_NAME_BYTES])
         words[i] = rs_load_relaxed(&entry->name[i]);
     memcpy(name, words, RS_NAME_BYTES);
     name[RS_NAME_BYTES - 1] = '\0';
+    clean(name);
 }
 
 static void set_phase(struct rs_client *entry, unsigned phase)
@@ -196,13 +211,10 @@ static uint8_t take_reader(struct clients *clients)
     return RS_NO_READER;
 }
 
-static void clean_name(char to[RS_NAME_BYTES], const char *from, uint32_t pid)
+static void choose_name(char to[RS_NAME_BYTES], const char *from, uint32_t pid)
 {
     snprintf(to, RS_NAME_BYTES, "%s", from != NULL ? from : "");
-    for (char *at = to; *at != '\0'; at++) {
-        if ((unsigned char)*at < 0x20 || *at == 0x7f)
-            *at = '?';
-    }
+    clean(to);
     if (to[0] == '\0')
         snprintf(to, RS_NAME_BYTES, "pid %u", pid);
 }
@@ -271,7 +283,7 @@ static int admit_anew(struct proxy *proxy, const struct clients_request *request
                               .reader = take_reader(clients),
                               .pid = request->pid,
                               .start_time = start_time_of(request->pid)};
-    clean_name(client->name, request->name, request->pid);
+    choose_name(client->name, request->name, request->pid);
 
     struct rs_client *entry = &proxy->ring.clients[number];
     uint32_t session = rs_client_session(rs_load_relaxed(&entry->state)) + 1;

@@ -6,6 +6,8 @@
 #include "proto/control.pb-c.h"
 #include "proxy/session.h"
 
+struct route;
+
 #define CONTROL_METADATA_MAX (48u << 10) /* bytes of metadata in a request */
 #define CONTROL_METADATA_OUT (1u << 20)  /* bytes of metadata in an answer */
 
@@ -39,6 +41,11 @@ struct wait {
     ProtobufCMessage *request; /* owned */
     wait_try *again;
     bool for_inbox; /* waits for a message, not for room */
+    struct {
+        bool begun;          /* the loan is this call's, abandoned when it is cancelled */
+        struct rs_loan loan; /* in the own ring */
+        uint64_t done_bytes; /* of the slot, from its start */
+    } copy;                  /* Forward where it cannot be done in place */
 };
 /* Tries at once and again until answered or cancelled. Takes `request` over. */
 void control_wait(struct session *session, struct conn_call *call, ProtobufCMessage *request, wait_try *again,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Other sidecars of this node: links to the stages that routes lead to, and to those whose messages come here. */
+/* Other sidecars of this node: links to the stages that routes lead to, and to those whose messages
+ * come here. */
 #ifndef RINGSIDE_PROXY_PEERS_H
 #define RINGSIDE_PROXY_PEERS_H
 
@@ -12,10 +13,11 @@
 struct proxy;
 struct rs_ring;
 
-/* Begins to connect to every address of proxy->routes but the own one. On the loop, before the socket listens.
- * 0 or a negative error. */
+/* Begins to connect to every address of proxy->routes but the own one. On the loop, before the
+ * socket listens. 0 or a negative error. */
 int peers_open(struct proxy *proxy);
-/* At shutdown, before conn_close_all: closes timers and links. Idempotent; accepts proxy->peers == NULL. */
+/* At shutdown, before conn_close_all: closes timers and links. Idempotent; accepts proxy->peers ==
+ * NULL. */
 void peers_close(struct proxy *proxy);
 /* After the loop has ended: unmaps and frees. Accepts proxy->peers == NULL. */
 void peers_destroy(struct proxy *proxy);
@@ -23,7 +25,8 @@ void peers_destroy(struct proxy *proxy);
 /* A call of the service ringside.peer.v1.Peer. */
 void peers_dispatch(struct conn_call *call);
 
-/* Control.Open for client `number` of the own ring, whose session is on call->conn. Both answer the call, now or later. */
+/* Control.Open for client `number` of the own ring, whose session is on call->conn. Both answer the
+ * call, now or later. */
 void peers_open_ring(struct proxy *proxy, struct conn_call *call, uint16_t number, const char *name,
                      unsigned ring_number);
 void peers_open_destination(struct proxy *proxy, struct conn_call *call, uint16_t number,
@@ -31,24 +34,26 @@ void peers_open_destination(struct proxy *proxy, struct conn_call *call, uint16_
 
 /* A place of a session that works through the sidecar in a ring of the stage's inbox. */
 struct peers_admission {
-    struct rs_ring *ring;  /* control file writable, body read-only; shared; valid until peers_session_gone(number) */
+    struct rs_ring *ring;  /* control file writable, body read-only; shared; valid until
+                              peers_session_gone(number) */
     uint16_t client;       /* the session's own number in that ring */
     uint16_t destination;  /* index of the stage's inbox in that ring's destination table */
     const char *body_path; /* for people and for languages without descriptors */
 };
 
 /* error 0 and an admission, or a negative error and NULL. */
-typedef void peers_admitted_cb(struct proxy *proxy, uint16_t number, unsigned ring_number, int error,
-                               const struct peers_admission *admission);
+typedef void peers_admitted_cb(struct proxy *proxy, uint16_t number, unsigned ring_number,
+                               int error, const struct peers_admission *admission);
 
 /*
  * Asks for the ring with that number in the own inbox, for client `number` of the own ring, whose
- * socket is `socket` (for a pidfd). 0: the callback comes exactly once, at once or later on the loop;
- * a repeated ask answers with the same place. Or a negative error, and no callback.
+ * socket is `socket` (for a pidfd). 0: the callback comes exactly once, at once or later on the
+ * loop; a repeated ask answers with the same place. Or a negative error, and no callback.
  */
 int peers_admit_session(struct proxy *proxy, uint16_t number, const char *name, int socket,
                         unsigned ring_number, peers_admitted_cb *callback);
-/* The number is given back: its places in other rings go with it. Pending callbacks do not come any more. */
+/* The number is given back: its places in other rings go with it. Pending callbacks do not come any
+ * more. */
 void peers_session_gone(struct proxy *proxy, uint16_t number);
 
 /* Rows of the status, allocated for protobuf_c_message_free_unpacked. 0 or -ENOMEM. */

@@ -53,6 +53,9 @@ struct proxy {
     int64_t drain_deadline_ns;
     bool opened;                /* the ring is mapped */
     bool remove_files;          /* nobody needs them any more */
+    bool leaving;               /* told to end: drains, then closes */
+    bool damaged;               /* the ring lost memory: nothing is loaned, taken or sent any more */
+    struct drain_call *drains;  /* calls that wait for the end of the drain */
 };
 
 /* Runs a sidecar until it is told to stop. `config` is taken over. Returns the process's exit code. */
@@ -61,13 +64,28 @@ int proxy_run(struct rs_config *config);
 /* A request from any connection; called by conn.c. */
 void proxy_dispatch(struct conn_call *call);
 
-/* Stops new attaches and loans, and ends the process when nothing is queued or held, or `timeout_ms` is over. */
-void proxy_drain(struct proxy *proxy, uint64_t timeout_ms, const char *why);
+/* Drain: stops new attaches and loans, and answers the call when nothing is queued or held any more. */
+void proxy_drain_for(struct proxy *proxy, struct conn_call *call, uint64_t timeout_ms);
 
 /* True while new attaches, loans and sends are refused. */
 static inline bool proxy_is_draining(const struct proxy *proxy)
 {
     return proxy->phase != PROXY_SERVING;
 }
+
+static inline bool proxy_is_damaged(const struct proxy *proxy)
+{
+    return proxy->damaged;
+}
+
+/* Messages that wait, and what clients hold; looks at every slot. */
+struct proxy_load {
+    uint32_t waiting; /* deliveries queued, wherever they lead */
+    uint32_t loaned;  /* slots */
+    uint32_t leased;  /* deliveries held */
+    uint32_t reading; /* slots with readers */
+    uint32_t kept;    /* other sealed slots: readable by ticket */
+};
+struct proxy_load proxy_load(struct proxy *proxy);
 
 #endif

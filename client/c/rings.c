@@ -3,6 +3,7 @@
 #include "client/c/private.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -111,7 +112,7 @@ void peer_unmap(struct peer *peer)
 
 bool peer_is_broken(struct ringside *connection, struct peer *peer)
 {
-    if (!rs_guard_hit(peer->ring.body) && !rs_guard_hit(peer->ring.control))
+    if (!rs_guard_hit(peer->ring.body))
         return false;
     if (rs_load_relaxed(&peer->broken) == 0) {
         rs_store_relaxed(&peer->broken, 1);
@@ -135,6 +136,13 @@ static int call_open(struct ringside *connection, const Ringside__V1__OpenReques
     if (rc == 0 && (*answer)->ring == NULL)
         rc = fail_with(connection, -RINGSIDE_E_PROTOCOL, "the sidecar's answer to Open has no ring");
     return rc;
+}
+
+static void free_answer(struct ringside *connection, Ringside__V1__OpenResponse *answer)
+{
+    link_drop_fds(connection);
+    if (answer != NULL)
+        protobuf_c_message_free_unpacked(&answer->base, NULL);
 }
 
 /* Leases and views of the ring live on in its mapping; it takes no new messages. */
@@ -206,9 +214,7 @@ static int open_locked(struct ringside *connection, unsigned number)
         peer_unmap(peer);
         free(peer);
     }
-    link_drop_fds(connection);
-    if (answer != NULL)
-        protobuf_c_message_free_unpacked(&answer->base, NULL);
+    free_answer(connection, answer);
     return rc;
 }
 
@@ -289,9 +295,37 @@ static void admit_own(struct ringside *connection, struct outlet *outlet, unsign
     rs_store_release(&outlet->state, state);
 }
 
-static int open_outlet(struct ringside *connection, unsigned destination, struct outlet **opened)
+static int ask_outlet(struct ringside *connection, unsigned destination,
+                      Ringside__V1__OpenResponse **answer)
 {
     Ringside__V1__OpenRequest request = RINGSIDE__V1__OPEN_REQUEST__INIT;
+
+    request.target_case = RINGSIDE__V1__OPEN_REQUEST__TARGET_DESTINATION;
+    request.destination = destination;
+    return call_open(connection, &request, answer);
+}
+
+/* The owner's sidecar may have restarted: then its eventfd is another one. It takes the old one's number. */
+static void renew_event(struct ringside *connection, unsigned destination, struct outlet *outlet)
+{
+    Ringside__V1__OpenResponse *answer = NULL;
+    int rc = ask_outlet(connection, destination, &answer);
+    int event_fd = rc < 0 ? -1
+                          : link_take_fd(connection, answer->n_descriptors, answer->descriptors,
+                                         RINGSIDE__V1__DESCRIPTOR__INBOX_EVENT);
+
+    if (event_fd >= 0 && outlet->event_fd >= 0) {
+        (void)dup3(event_fd, outlet->event_fd, O_CLOEXEC);
+        close(event_fd);
+    } else if (event_fd >= 0) {
+        outlet->event_fd = event_fd;
+        outlet->inbox.event_fd = event_fd;
+    }
+    free_answer(connection, answer);
+}
+
+static int open_outlet(struct ringside *connection, unsigned destination, struct outlet **opened)
+{
     Ringside__V1__OpenResponse *answer = NULL;
     uint64_t state = rs_load_acquire(&connection->own.ring.destinations[destination].state);
     struct outlet *outlet = calloc(1, sizeof *outlet);
@@ -299,9 +333,7 @@ static int open_outlet(struct ringside *connection, unsigned destination, struct
     if (outlet == NULL)
         return fail_with(connection, -ENOMEM, "out of memory");
     outlet->control_fd = outlet->event_fd = -1;
-    request.target_case = RINGSIDE__V1__OPEN_REQUEST__TARGET_DESTINATION;
-    request.destination = destination;
-    int rc = call_open(connection, &request, &answer);
+    int rc = ask_outlet(connection, destination, &answer);
     if (rc == 0) {
         size_t count = answer->n_descriptors;
 
@@ -322,9 +354,7 @@ static int open_outlet(struct ringside *connection, unsigned destination, struct
     } else {
         outlet_destroy(outlet);
     }
-    link_drop_fds(connection);
-    if (answer != NULL)
-        protobuf_c_message_free_unpacked(&answer->base, NULL);
+    free_answer(connection, answer);
     return rc;
 }
 
@@ -341,6 +371,8 @@ static int renew_outlet(struct ringside *connection, unsigned destination, struc
         if (rs_destination_connected(state) &&
             rs_destination_ring(state) != rs_load_relaxed(&old->number))
             admit_own(connection, old, destination, rs_destination_ring(state), state);
+        if (rs_destination_connected(state) && connection->linked)
+            renew_event(connection, destination, old);
         rs_store_release(&old->state, state);
         *outlet = old;
         return 0;

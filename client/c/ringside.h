@@ -6,6 +6,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -117,21 +121,23 @@ struct ringside_message {
     uint64_t sequence;
     uint8_t trace_id[16];              /* zeroes when not given */
     uint64_t origin_ticket;            /* 0 unless it came from another node */
-    uint64_t private_[8];
-    struct ringside_tensor tensors[RINGSIDE_MAX_TENSORS]; /* data is read-only for messages of other stages */
+    uint64_t private_[8];              /* the library's */
+    struct ringside_tensor tensors[RINGSIDE_MAX_TENSORS]; /* only tensor_count are set; data is read-only for messages of other stages */
 };
 
 struct ringside_connect_options {
     const char *socket;                /* path of the sidecar's socket; NULL: environment RINGSIDE_SOCKET */
     const char *name;                  /* shown by `ringside status`; NULL: the program's name */
     int64_t timeout_ns;                /* to reach the sidecar; 0: 5 s */
-    void (*log)(void *data, const char *line); /* NULL: silent. May be called from any thread that uses the connection */
+    void (*log)(void *data, const char *line); /* NULL: silent. Called from any thread that uses the connection; must not
+                                                * call the library */
     void *log_data;
 };
 
-/* Of a message that is sent, shared or forwarded. Zeroed: the route's defaults. */
+/* Of a message that is sent, shared or forwarded. NULL instead: all defaults, and a route with when_full "block" waits for
+ * ever. A message forwarded with options other than timeout_ns is copied, because a sealed header never changes. */
 struct ringside_options {
-    uint64_t ttl_ns;                   /* 0: the route's default (send) or the stage's (share) */
+    uint64_t ttl_ns;                   /* 0: the route's default (send) or the stage's (share), which is also its longest */
     const void *metadata;
     uint32_t metadata_bytes;           /* fits metadata_capacity, or the room that the slot has left */
     uint32_t metadata_kind;
@@ -157,7 +163,10 @@ int ringside_fd(struct ringside *connection);
  * -RINGSIDE_ETIMEOUT (or -RINGSIDE_EFULL with timeout 0) when none became free; -RINGSIDE_ETOO_BIG, -RINGSIDE_ESHAPE, -RINGSIDE_EDTYPE. */
 int ringside_loan(struct ringside *connection, const struct ringside_tensor *tensors, size_t count,
                   uint32_t metadata_bytes, int64_t timeout_ns, struct ringside_slot *slot);
-/* Publishes on a route; the slot is spent. options may be NULL. On any error but -RINGSIDE_ESTATE the slot is still the caller's. */
+/* Publishes on a route; the slot is spent. options may be NULL. On any error the slot is still the caller's, unless it says
+ * -RINGSIDE_ESTATE. The shape of the last tensor may be made smaller between loan and send. -RINGSIDE_ENO_ROUTE;
+ * -RINGSIDE_EFULL (at once) or -RINGSIDE_ETIMEOUT (after waiting) when an inbox of the route has no room;
+ * -RINGSIDE_EUNAVAILABLE while a stage of the route is not connected; -RINGSIDE_EINVALID for the options. */
 int ringside_send(struct ringside *connection, struct ringside_slot *slot, const char *route,
                   const struct ringside_options *options);
 /* Publishes for reading by ticket: `readers` reads (1..255), or until freed with 0; always with a time to live. */
@@ -175,7 +184,8 @@ int ringside_receive_batch(struct ringside *connection, struct ringside_message 
 int ringside_read(struct ringside *connection, uint64_t ticket, struct ringside_message *message);
 int ringside_read_text(struct ringside *connection, const char *text, struct ringside_message *message);
 
-/* Acknowledges a received message, or ends a reading. The tensors may no longer be touched. */
+/* Acknowledges a received message, or ends a reading. The tensors may no longer be touched. -RINGSIDE_ECORRUPT: released,
+ * but the ring's file was cut meanwhile and the tensors may have read as zeroes. */
 int ringside_release(struct ringside *connection, struct ringside_message *message);
 /* Gives a received message back to its inbox, attempts + 1; past the route's limit it is dead-lettered. */
 int ringside_nack(struct ringside *connection, struct ringside_message *message);
@@ -209,6 +219,10 @@ const char *ringside_version(void);
 
 #ifdef __cplusplus
 }
+#endif
+
+#if defined(__GNUC__)
+#pragma GCC visibility pop
 #endif
 
 #endif

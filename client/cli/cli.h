@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the commands of `ringside` share: the options of all, the connection, and the exit status. */
+/* What the commands of `ringside` share: common options, the connection, the exit status. */
 #ifndef RINGSIDE_CLI_H
 #define RINGSIDE_CLI_H
 
@@ -48,10 +48,10 @@ struct cli {
 
 struct cli_command {
     const char *name;
-    const char *summary;     /* one line, without a full stop */
-    const char *arguments;   /* for the synopsis, or NULL */
-    const char *description; /* paragraphs, separated by an empty line */
-    const char *examples;    /* lines as they are to be printed */
+    const char *summary;              /* one line, without a full stop */
+    const char *arguments;            /* for the synopsis, or NULL */
+    const char *description;          /* paragraphs, separated by an empty line */
+    const char *examples;             /* lines as they are to be printed */
     const struct cli_option *options; /* its own; NULL: none */
     int min_arguments, max_arguments; /* how many `run` can take */
     /* Returns an exit status; `arguments` are those after the options. */
@@ -68,7 +68,8 @@ int cli_fail(const struct cli *cli, int status, const char *format, ...)
 /* The exit status that stands for an error number. */
 int cli_status(int error);
 
-/* Finds the socket: *socket is the option's or the environment's. CLI_OK, or an explained status. */
+/* Finds the socket: *socket is the option's or the environment's. CLI_OK, or an explained status.
+ */
 int cli_find_socket(struct cli *cli);
 
 /* Connects to the sidecar. CLI_OK, or an explained status. */
@@ -76,7 +77,8 @@ int cli_connect(struct cli *cli);
 
 /*
  * Calls a method of the control API. CLI_OK: *response is a message of `type`, the caller's
- * (protobuf_c_message_free_unpacked). Otherwise *response is NULL and the status has been explained.
+ * (protobuf_c_message_free_unpacked). Otherwise *response is NULL and the status has been
+ * explained.
  */
 int cli_call(struct cli *cli, const char *method, const ProtobufCMessage *request,
              const ProtobufCMessageDescriptor *type, ProtobufCMessage **response);

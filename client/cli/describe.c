@@ -17,8 +17,8 @@
 #define TEXT_BYTES    512
 
 static const struct table_column holder_columns[] = {
-    {"STATE", false, false},  {"CLIENT", false, true},     {"NUMBER", true, false},
-    {"FOR", true, false},     {"DESTINATION", false, true}, {"DELIVERY", true, false},
+    {"STATE", false, false},   {"CLIENT", false, true},      {"NUMBER", true, false},
+    {"FOR", true, false},      {"DESTINATION", false, true}, {"DELIVERY", true, false},
     {"ATTEMPTS", true, false},
 };
 
@@ -52,8 +52,10 @@ static int read_ticket(const struct cli *cli, char *text, Ringside__V1__Describe
 
     if (read_number(text, &number)) {
         if (rs_ticket_unpack(&ticket, number) < 0)
-            return cli_fail(cli, CLI_USAGE, "%s is not a ticket: its sidecar id, the upper 16 bits, "
-                                            "is 0", text);
+            return cli_fail(cli, CLI_USAGE,
+                            "%s is not a ticket: its sidecar id, the upper 16 bits, "
+                            "is 0",
+                            text);
         request->by_case = RINGSIDE__V1__DESCRIBE_REQUEST__BY_TICKET;
         request->ticket = number;
         return CLI_OK;
@@ -88,8 +90,8 @@ static void print_head(const Ringside__V1__Slot *slot)
                  over ? "" : output_duration(b, slot->ttl_ns - slot->age_ns));
         print_line("lifetime", text);
     }
-    snprintf(text, sizeof text, "number %" PRIu32 " of %s, in use: %s of tensors, %" PRIu32
-                                " bytes of metadata",
+    snprintf(text, sizeof text,
+             "number %" PRIu32 " of %s, in use: %s of tensors, %" PRIu32 " bytes of metadata",
              slot->slot, output_bytes(a, slot->slot_bytes),
              output_bytes(b, slots_tensor_bytes(slot)), slot->metadata_bytes);
     print_line("slot", text);

@@ -38,7 +38,7 @@ static int run(struct cli *cli, int count, char **arguments)
 
 const struct cli_command drain_command = {
     .name = "drain",
-    .summary = "stops new work at a sidecar and lets what is queued be received",
+    .summary = "stops new work at a sidecar and lets it finish",
     .description =
         "From now on the sidecar refuses new attaches, loans and sends. What is queued can be "
         "received and what is held released; when nothing of it is left, or the time is over, the "

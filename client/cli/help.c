@@ -96,9 +96,9 @@ void help_print(const struct cli_command *command, const struct cli_command *con
     print_options(common);
     print_exit_status();
     printf("\nEXAMPLES\n%s",
-           command != NULL
-               ? command->examples
-               : INDENT "ringside --socket /run/ringside/features.sock status\n" INDENT
-                        "RINGSIDE_SOCKET=/run/ringside/features.sock ringside ls --held\n" INDENT
-                        "ringside help describe\n");
+           command != NULL ? command->examples
+                           : INDENT
+               "ringside --socket /run/ringside/features.sock status\n" INDENT
+               "RINGSIDE_SOCKET=/run/ringside/features.sock ringside ls --held\n" INDENT
+               "ringside help describe\n");
 }

@@ -46,16 +46,21 @@ static void add_holder(struct table *table, const Ringside__V1__Slot *slot,
     table_duration(table, holder->age_ns);
 }
 
+/* How many, when there are several, then as many as fit. */
 static void add_tensors(struct table *table, const Ringside__V1__Slot *slot)
 {
     char text[TEXT_BYTES] = "";
+    size_t at = 0;
 
-    if (slot->n_tensors > 0)
-        slots_tensor(text, sizeof text, slot->tensors[0]);
     if (slot->n_tensors > 1)
-        table_format(table, "%s +%zu", text, slot->n_tensors - 1);
-    else
-        table_text(table, text);
+        at = (size_t)snprintf(text, sizeof text, "%zu:", slot->n_tensors);
+    for (size_t i = 0; i < slot->n_tensors && at + 2 < sizeof text; i++) {
+        if (at > 0)
+            text[at++] = ' ';
+        slots_tensor(text + at, sizeof text - at, slot->tensors[i]);
+        at += strlen(text + at);
+    }
+    table_text(table, text);
 }
 
 /* One row a holder; what belongs to the message stands in the first. */
@@ -87,8 +92,8 @@ static int page(struct cli *cli, uint32_t first, struct table *table, json_t *sl
 
     request.first_slot = first;
     request.held_only = held_only;
-    int status = cli_call(cli, "List", &request.base, &ringside__v1__list_response__descriptor,
-                          &response);
+    int status =
+        cli_call(cli, "List", &request.base, &ringside__v1__list_response__descriptor, &response);
     if (status != CLI_OK)
         return status;
     const Ringside__V1__ListResponse *list = (const Ringside__V1__ListResponse *)response;
@@ -144,7 +149,7 @@ const struct cli_command ls_command = {
         "it out of use.\n\n"
         "AGE is since the holder got it, as far as the sidecar has seen; a loan or a lease that "
         "is much older than a request takes is a worker that hangs or leaks. SIZE is that of all "
-        "tensors, TENSORS shows the first and how many follow.\n\n"
+        "tensors.\n\n"
         "The ring is read page by page while it works: a message may come and go unseen. Prints "
         "nothing when nothing is live.",
     .examples = "    ringside ls --held\n"

@@ -13,7 +13,7 @@
 
 #define COUNT_MAX   1000000000u
 #define SECONDS_MAX 1000000.0
-#define OPTIONS_MAX 16 /* common ones and a command's */
+#define OPTIONS_MAX 16  /* common ones and a command's */
 #define FIRST_VALUE 256 /* of getopt's values: above every letter */
 
 static struct cli cli = {.timeout_ns = INT64_C(5000000000)};
@@ -33,7 +33,7 @@ static const struct cli_option common[] = {
 };
 
 static const struct cli_command *const commands[] = {
-    &status_command, &ls_command,    &describe_command, &ping_command,
+    &status_command, &ls_command, &describe_command, &ping_command, &bench_command,
     &drain_command,  NULL,
 };
 

@@ -10,9 +10,9 @@
 #include <unistd.h>
 #include <wchar.h>
 
-#define GAP             2 /* columns between two columns of a table */
-#define YIELDS_DOWN_TO  8 /* columns that a yielding column keeps */
-#define ESCAPE_BYTES    4 /* longest escape of one byte: "\x1b" */
+#define GAP            2 /* columns between two columns of a table */
+#define YIELDS_DOWN_TO 6 /* columns that a yielding column keeps */
+#define ESCAPE_BYTES   4 /* longest escape of one byte: "\x1b" */
 
 void *output_need(void *memory)
 {
@@ -27,9 +27,9 @@ void *output_need(void *memory)
 static char *three_digits(char *text, uint64_t value, uint64_t unit, const char *name)
 {
     uint64_t whole = value / unit;
-    unsigned tenth = (unsigned)((value % unit) / (unit / 10 + (unit % 10 != 0)));
+    unsigned tenth = (unsigned)(value % unit * 10 / unit); /* units end at 2^60: fits */
 
-    if (whole >= 100 || value % unit == 0)
+    if (whole >= 100 || tenth == 0)
         snprintf(text, OUTPUT_NUMBER_BYTES, "%" PRIu64 "%s", whole, name);
     else
         snprintf(text, OUTPUT_NUMBER_BYTES, "%" PRIu64 ".%u%s", whole, tenth, name);
@@ -68,6 +68,17 @@ char *output_bytes(char *text, uint64_t bytes)
     while (bytes >> (10 * power) >= 1024)
         power++;
     return three_digits(text, bytes, UINT64_C(1) << (10 * power), names[power]);
+}
+
+char *output_count(char *text, uint64_t count)
+{
+    static const char *const names[] = {"", "k", "M", "G", "T", "P", "E"};
+    uint64_t unit = 1;
+    unsigned power = 0;
+
+    for (; count / unit >= 1000; unit *= 1000)
+        power++;
+    return three_digits(text, count, unit, names[power]);
 }
 
 /* Bytes of the first character and its columns; 0 columns when it must not be printed as it is. */
@@ -253,6 +264,13 @@ void table_bytes(struct table *table, uint64_t bytes)
     add(table, output_need(strdup(output_bytes(text, bytes))));
 }
 
+void table_count(struct table *table, uint64_t count)
+{
+    char text[OUTPUT_NUMBER_BYTES];
+
+    add(table, output_need(strdup(output_count(text, count))));
+}
+
 /* Takes columns from the widest that yields until the table fits. */
 static void fit(const struct table *table, size_t *widths, size_t columns)
 {
@@ -278,9 +296,9 @@ static void print_row(const struct table *table, FILE *file, const size_t *width
     size_t last = table->column_count - 1;
 
     for (size_t i = 0; i <= last; i++) {
-        const char *cell = begin == SIZE_MAX                ? table->columns[i].title
+        const char *cell = begin == SIZE_MAX               ? table->columns[i].title
                            : begin + i < table->cell_count ? table->cells[begin + i]
-                                                            : "";
+                                                           : "";
         size_t width = output_width(cell);
         /* No blanks at the end of a line. */
         bool pads = table->columns[i].right || i < last || width > widths[i];

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What people read: durations, quantities, text from strangers, and tables that fit the terminal. */
+/* What people read: durations, quantities, text from strangers, and tables that fit the terminal.
+ */
 #ifndef RINGSIDE_CLI_OUTPUT_H
 #define RINGSIDE_CLI_OUTPUT_H
 
@@ -11,9 +12,10 @@
 #define OUTPUT_COLUMNS      80 /* where no terminal says otherwise */
 #define OUTPUT_NUMBER_BYTES 24 /* room for any duration or quantity */
 
-/* Both write at most OUTPUT_NUMBER_BYTES and return `text`. Three digits are enough for people. */
+/* All write at most OUTPUT_NUMBER_BYTES and return `text`. Three digits are enough for people. */
 char *output_duration(char *text, uint64_t duration_ns); /* "850ns", "1.2ms", "3m05s" */
 char *output_bytes(char *text, uint64_t bytes);          /* "256Ki", "1.4Mi", "100" */
+char *output_count(char *text, uint64_t count);          /* "999", "1.2k", "34M" */
 
 /* Columns that text takes on a terminal. */
 size_t output_width(const char *text);
@@ -61,6 +63,7 @@ void table_format(struct table *table, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 void table_duration(struct table *table, uint64_t duration_ns);
 void table_bytes(struct table *table, uint64_t bytes);
+void table_count(struct table *table, uint64_t count);
 
 /* Titles and rows, each line at most `columns` wide as far as the yielding columns allow. */
 void table_print(const struct table *table, FILE *file, size_t columns);

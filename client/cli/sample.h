@@ -16,12 +16,14 @@ struct sample {
     bool sorted; /* values_ns is in ascending order */
 };
 
-/* Makes room, so that the next `count` sample_add allocate nothing. Ends the process without memory. */
+/* Makes room, so that the next `count` sample_add allocate nothing. Ends the process without
+ * memory. */
 void sample_reserve(struct sample *sample, size_t count);
 void sample_add(struct sample *sample, uint64_t value_ns);
 void sample_finish(struct sample *sample);
 
-/* The smallest value that at least `percent` (0..100) of all are not above; 0 when there is none. */
+/* The smallest value that at least `percent` (0..100) of all are not above; 0 when there is none.
+ */
 uint64_t sample_percentile(struct sample *sample, double percent);
 
 /* "min 10us, p50 12us, p99 40us, max 41us", without a line's end. */

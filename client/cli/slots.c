@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Words for tensors and holders. What they are made of comes from the sidecar and is not trusted. */
+/* Words for tensors and holders. What they are made of comes from the sidecar and is not trusted.
+ */
 #include "client/cli/slots.h"
 
 #include <inttypes.h>
@@ -8,12 +9,12 @@
 #include "proto/tensor.h"
 
 /* Appends as snprintf would, and stays at the end once the text is cut. */
-#define APPEND(text, bytes, at, ...)                                                               \
-    do {                                                                                           \
-        int added_ = snprintf((text) + (at), (bytes) - (at), __VA_ARGS__);                         \
-        (at) += added_ < 0 ? 0 : (size_t)added_;                                                   \
-        if ((at) >= (bytes))                                                                       \
-            (at) = (bytes)-1;                                                                      \
+#define APPEND(text, bytes, at, ...)                                       \
+    do {                                                                   \
+        int added_ = snprintf((text) + (at), (bytes) - (at), __VA_ARGS__); \
+        (at) += added_ < 0 ? 0 : (size_t)added_;                           \
+        if ((at) >= (bytes))                                               \
+            (at) = (bytes)-1;                                              \
     } while (0)
 
 char *slots_tensor(char *text, size_t bytes, const Ringside__V1__Tensor *tensor)

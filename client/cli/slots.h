@@ -12,7 +12,8 @@
 /* "float32[8,80,3000]", cut to `bytes`. Returns `text`. */
 char *slots_tensor(char *text, size_t bytes, const Ringside__V1__Tensor *tensor);
 
-/* Who holds it: the client's name, or its number when it has none; "" for nobody. Returns `text`. */
+/* Who holds it: the client's name, or its number when it has none; "" for nobody. Returns `text`.
+ */
 char *slots_holder(char *text, size_t bytes, const Ringside__V1__Holder *holder);
 
 /* Bytes of all tensors together. */

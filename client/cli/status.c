@@ -8,8 +8,8 @@
 #include "client/cli/output.h"
 #include "control.pb-c.h"
 
-#define TITLE_COLUMNS 8
-#define TEXT_BYTES    512
+#define TITLE_COLUMNS    8
+#define TEXT_BYTES       512
 #define COLUMNS_OF(list) (sizeof(list) / sizeof(list)[0])
 
 static const struct table_column class_columns[] = {
@@ -18,14 +18,14 @@ static const struct table_column class_columns[] = {
 };
 
 static const struct table_column client_columns[] = {
-    {"CLIENT", true, false},  {"NAME", false, true},    {"STAGE", false, true},
-    {"STATE", false, false},  {"PID", true, false},     {"LOANS", true, false},
-    {"LEASES", true, false},  {"OLDEST", true, false},  {"SENT", true, false},
-    {"RELEASED", true, false},
+    {"NO", true, false},     {"CLIENT", false, true}, {"STAGE", false, true},
+    {"STATE", false, false}, {"PID", true, false},    {"LOANS", true, false},
+    {"LEASES", true, false}, {"OLDEST", true, false}, {"SENT", true, false},
+    {"TAKEN", true, false},
 };
 
 static const struct table_column peer_columns[] = {
-    {"PEER", false, true},  {"STAGE", false, true},       {"STATE", false, false},
+    {"PEER", false, true},       {"STAGE", false, true}, {"STATE", false, false},
     {"DIRECTION", false, false}, {"INBOX", true, false}, {"LAST ERROR", false, true},
 };
 
@@ -51,9 +51,9 @@ static void print_head(const Ringside__V1__StatusResponse *status)
              status->state, output_duration(number, status->uptime_ns), status->version,
              status->pid);
     print_line("stage", text);
-    size_t at = (size_t)snprintf(text, sizeof text, "sidecar %" PRIu32 ", epoch %" PRIu32
-                                                    ", incarnation ",
-                                 status->sidecar_id, status->epoch);
+    size_t at =
+        (size_t)snprintf(text, sizeof text, "sidecar %" PRIu32 ", epoch %" PRIu32 ", incarnation ",
+                         status->sidecar_id, status->epoch);
     for (size_t i = 0; i < status->incarnation.len && i < 16; i++)
         at += (size_t)snprintf(text + at, sizeof text - at, "%02x", status->incarnation.data[i]);
     print_line("ring", text);
@@ -100,8 +100,8 @@ static void print_clients(const Ringside__V1__StatusResponse *status)
             table_duration(&table, client->oldest_lease_ns);
         else
             table_text(&table, "");
-        table_format(&table, "%" PRIu64, counters != NULL ? counters->sent : 0);
-        table_format(&table, "%" PRIu64, counters != NULL ? counters->released : 0);
+        table_count(&table, counters != NULL ? counters->sent : 0);
+        table_count(&table, counters != NULL ? counters->received : 0);
     }
     print_table(&table);
     if (status->n_clients == 0)
@@ -197,7 +197,7 @@ static int run(struct cli *cli, int count, char **arguments)
 
 const struct cli_command status_command = {
     .name = "status",
-    .summary = "the state of a sidecar: slots, inbox, clients, peers, counters",
+    .summary = "the state of a sidecar: slots, inbox, clients, peers",
     .description =
         "Shows the stage and its ring; slots by size class and state; how many messages wait in "
         "the inbox; each client with its loans (slots that it writes), leases (messages that it "
@@ -205,7 +205,9 @@ const struct cli_command status_command = {
         "the counters that are not 0, since the ring was made.\n\n"
         "A client is attached, detached (its connection is closed but its process lives, and keeps "
         "what it holds) or dead (being swept). PID is ? where the process is in a pid namespace "
-        "that the sidecar does not see. STAGE is the stage whose worker it is: consumers of other "
+        "that the sidecar does not see. SENT and TAKEN count messages that it has published in "
+        "this "
+        "ring and received from it. STAGE is the stage whose worker it is: consumers of other "
         "stages are clients of this ring too.",
     .examples = "    ringside status\n"
                 "    ringside status --json | jq '.classes[] | {slot_bytes, free}'\n"

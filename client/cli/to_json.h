@@ -14,7 +14,8 @@
  */
 json_t *json_from_message(const ProtobufCMessage *message);
 
-/* Prints to standard output and takes `value`. ASCII only, so no terminal minds what strangers wrote. */
+/* Prints to standard output and takes `value`. ASCII only, so no terminal minds what strangers
+ * wrote. */
 void json_print(json_t *value);
 
 #endif

@@ -169,5 +169,13 @@ int bench_uds_echo(struct bench *bench, double *out);
 int bench_memcpy_warm(struct bench *bench, double *out);
 int bench_memcpy_cold(struct bench *bench, double *out);
 int bench_iceoryx(struct bench *bench, double *out);
+int bench_handoff(struct bench *bench, double *out);
+int bench_handoff_sizes(struct bench *bench, double *out);
+int bench_handoff_cold(struct bench *bench, double *out);
+int bench_stream(struct bench *bench, double *out);
+int bench_wake(struct bench *bench, double *out);
+int bench_control(struct bench *bench, double *out);
+int bench_counts(struct bench *bench, double *out);
+int bench_busy(struct bench *bench, double *out);
 
 #endif

@@ -98,16 +98,16 @@ static void guard_forgets(void **state)
 static void guard_table_full(void **state)
 {
     (void)state;
-    static uint8_t ranges[513];
+    static uint8_t ranges[1025];
     int added = 0;
 
-    while (added < 513 && rs_guard_add(&ranges[added], 1) == 0)
+    while (added < 1025 && rs_guard_add(&ranges[added], 1) == 0)
         added++;
-    assert_int_equal(added, 512);
-    assert_int_equal(rs_guard_add(&ranges[512], 1), -ENOSPC);
+    assert_int_equal(added, 1024);
+    assert_int_equal(rs_guard_add(&ranges[1024], 1), -ENOSPC);
     rs_guard_remove(&ranges[100]);
-    assert_int_equal(rs_guard_add(&ranges[512], 1), 0);
-    for (int i = 0; i < 513; i++)
+    assert_int_equal(rs_guard_add(&ranges[1024], 1), 0);
+    for (int i = 0; i < 1025; i++)
         rs_guard_remove(&ranges[i]);
     assert_int_equal(rs_guard_add(NULL, 1), -EINVAL);
     assert_int_equal(rs_guard_add(ranges, 0), -EINVAL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of proto/inbox.c: order, full, stale and unknown cells, overflow, hostile hints. */
-#include "tests/unit/ring_fixture.h"
+#include "tests/unit/slots_fixture.h"
 
 static int setup(void **state)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of proto/layout.c: planning, formatting and refusing what is not a ring of ours. */
-#include "tests/unit/ring_fixture.h"
+#include "tests/unit/slots_fixture.h"
 
 static void plan_places_every_region_apart(void **state)
 {

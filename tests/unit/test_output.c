@@ -65,6 +65,24 @@ static void bytes_units(void **state)
     check_bytes(UINT64_MAX, "15.9Ei");
 }
 
+static void check_count(uint64_t count, const char *expected)
+{
+    char text[OUTPUT_NUMBER_BYTES];
+
+    assert_string_equal(output_count(text, count), expected);
+}
+
+static void count_units(void **state)
+{
+    (void)state;
+    check_count(0, "0");
+    check_count(999, "999");
+    check_count(1000, "1k");
+    check_count(1999, "1.9k");
+    check_count(34000000, "34M");
+    check_count(UINT64_MAX, "18.4E");
+}
+
 static void check_escape(const char *text, const char *expected)
 {
     char *copy = output_escape(text);
@@ -89,8 +107,10 @@ static void escape_what_the_locale_cannot_show(void **state)
     (void)state;
     assert_non_null(setlocale(LC_CTYPE, "C.UTF-8"));
     check_escape("Größe 測", "Größe 測");
-    check_escape("\xff\xc3", "\\xff\\xc3");                   /* not UTF-8 */
-    check_escape("\xc2\x9b" "31m", "\\xc2\\x9b31m");               /* a terminal's other escape */
+    check_escape("\xff\xc3", "\\xff\\xc3"); /* not UTF-8 */
+    check_escape("\xc2\x9b"
+                 "31m",
+                 "\\xc2\\x9b31m"); /* a terminal's other escape */
     check_escape("a\u202eb\u2066", "a\\xe2\\x80\\xaeb\\xe2\\x81\\xa6"); /* turns the line around */
     setlocale(LC_CTYPE, "C");
     check_escape("Größe", "Gr\\xc3\\xb6\\xc3\\x9fe");
@@ -197,8 +217,8 @@ static void table_cuts_what_yields(void **state)
     table_bytes(&table, 4096);
     table_text(&table, "and a last one of 26 chars");
     table_print(&table, begin(&capture), 30);
-    expect(&capture, "NAME            N  LAST\n"
-                     "a name of t~  4Ki  and a last~\n");
+    expect(&capture, "NAME           N  LAST\n"
+                     "a name of ~  4Ki  and a last ~\n");
     table_finish(&table);
 }
 
@@ -214,8 +234,8 @@ static void table_keeps_something_of_each(void **state)
     table_text(&table, "123456");
     table_text(&table, "0123456789");
     table_print(&table, begin(&capture), 10);
-    expect(&capture, "NAME           N  LAST\n"
-                     "0123456~  123456  0123456~\n");
+    expect(&capture, "NAME         N  LAST\n"
+                     "01234~  123456  01234~\n");
     table_finish(&table);
 }
 
@@ -244,6 +264,7 @@ int main(void)
         cmocka_unit_test(duration_units),
         cmocka_unit_test(duration_never_reaches_the_next_unit),
         cmocka_unit_test(bytes_units),
+        cmocka_unit_test(count_units),
         cmocka_unit_test(escape_control_characters),
         cmocka_unit_test(escape_what_the_locale_cannot_show),
         cmocka_unit_test(field_pads_and_cuts),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of proto/repair.c: what is left at each step of a death, and what the sidecar makes of it. */
-#include "tests/unit/ring_fixture.h"
+#include "tests/unit/slots_fixture.h"
 
 static int setup(void **state)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of proto/ring.c: allocation, the seal, deliveries, forwards, readers and the free check. */
-#include "tests/unit/ring_fixture.h"
+#include "tests/unit/slots_fixture.h"
 
 static int setup(void **state)
 {

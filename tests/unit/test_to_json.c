@@ -61,7 +61,7 @@ static void client_with_hostile_name(void **state)
     client.name = "\"\x1b\n\u202e";
     client.oldest_lease_ns = UINT64_MAX;
     check(&client.base,
-          "{\"number\":0,\"name\":\"\\\"\\u001b\\n\\u202E\",\"state\":\"\",\"pid\":0,\"loans\":0,"
+          "{\"number\":0,\"name\":\"\\\"\\u001B\\n\\u202E\",\"state\":\"\",\"pid\":0,\"loans\":0,"
           "\"leases\":0,\"oldest_lease_ns\":\"18446744073709551615\",\"home\":\"\"}");
 }
 

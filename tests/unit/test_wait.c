@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of proto/wait.c: arming, waking by futex and eventfd, and no lost wake-up in many rounds. */
-#include "tests/unit/ring_fixture.h"
+#include "tests/unit/slots_fixture.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -19,15 +19,17 @@ def _names(dtype: Any) -> list[str]:
     if isinstance(dtype, str):
         return [dtype]
     if type(dtype).__module__.partition(".")[0] == "torch":
-        return [str(dtype).removeprefix("torch.") if hasattr(str, "removeprefix") else str(dtype)]
+        return [str(dtype)]
     if isinstance(dtype, type) and "numpy" in sys.modules:
         import numpy
 
         dtype = numpy.dtype(dtype)
-    if getattr(dtype, "kind", "") == "V" and getattr(dtype, "fields", None) is None:
-        return [dtype.name]  # ml_dtypes: the type string says "V2" for all of one width
     text = getattr(dtype, "str", None)
-    return [text] if isinstance(text, str) else []
+    if not isinstance(text, str):
+        return []
+    if text[:1] == ">" or dtype.kind not in "biufcV" or dtype.fields is not None:
+        return [text]  # its name would not say so
+    return [dtype.name, text]  # the name first: the type string of ml_dtypes' kinds says "V2" or "f1"
 
 
 def dtype_code(dtype: Any) -> int:
@@ -82,7 +84,7 @@ def torch_tensor(view: Any, code: int, shape: tuple[int, ...], copy: bool) -> An
         raise UnsupportedDtype(f"torch {torch.__version__} has no {name}; take the bytes with buffer(i)")
     if 0 in shape:
         return torch.empty(shape, dtype=dtype)
-    if code != BYTES and (dlpack_code >= 6 or dtype in (torch.uint8,)):
+    if dlpack_code >= 6:
         tensor = torch.from_dlpack(view.as_bytes()).view(dtype).reshape(shape)
     else:
         tensor = torch.from_dlpack(view)

@@ -42,7 +42,8 @@ static const char *letter(unsigned dtype)
         [RINGSIDE_UINT32] = "I",     [RINGSIDE_UINT64] = "L",     [RINGSIDE_INT8] = "b",
         [RINGSIDE_INT16] = "h",      [RINGSIDE_INT32] = "i",      [RINGSIDE_INT64] = "l",
         [RINGSIDE_FLOAT16] = "e",    [RINGSIDE_FLOAT32] = "f",    [RINGSIDE_FLOAT64] = "d",
-        [RINGSIDE_COMPLEX64] = "Zf", [RINGSIDE_COMPLEX128] = "Zd"};
+        [RINGSIDE_COMPLEX64] = "Zf", [RINGSIDE_COMPLEX128] = "Zd",
+        [RINGSIDE_BYTES] = "B"};
 
     return dtype < CORE_DTYPES ? letters[dtype] : NULL;
 }

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Consuming: take the next message of the stage's inbox, wait for it, end the lease. */
+#include "client/c/private.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#define SPINS_PER_CLOCK 16
+
+_Static_assert(offsetof(struct peer, ring) == 0, "a lease's ring is the start of its peer");
+
+/* ---- from the header to the public message ---- */
+
+void message_fill(struct ringside_message *message, const struct rs_message *header,
+                  const struct peer *peer, uint32_t slot, uint32_t generation)
+{
+    const struct rs_ring *ring = &peer->ring;
+    uint8_t *base = ring->body + rs_ring_slot_offset(ring, slot);
+
+    message->ticket = rs_ticket_pack((uint16_t)ring->layout.sidecar_id, slot, generation);
+    message->tensor_count = header->tensor_count;
+    message->metadata_bytes = header->metadata_bytes;
+    message->metadata = header->metadata_bytes > 0 ? base + header->metadata_offset : NULL;
+    message->metadata_kind = header->metadata_kind;
+    message->publish_ns = header->publish_ns;
+    message->ttl_ns = header->ttl_ns;
+    message->stream_id = header->stream_id;
+    message->sequence = header->sequence;
+    memcpy(message->trace_id, header->trace_id, sizeof message->trace_id);
+    message->origin_ticket = header->origin_ticket;
+    message->private_[MESSAGE_PEER] = (uint64_t)(uintptr_t)peer;
+    message->private_[MESSAGE_SLOT] = (uint64_t)slot << 32 | generation;
+    for (unsigned i = 0; i < header->tensor_count; i++) {
+        const struct rs_tensor *from = &header->tensors[i];
+        struct ringside_tensor *to = &message->tensors[i];
+
+        to->dtype = from->dtype;
+        to->rank = from->rank;
+        for (unsigned dim = 0; dim < from->rank; dim++)
+            to->shape[dim] = from->shape[dim];
+        to->data = base + from->offset;
+        to->bytes = from->bytes;
+    }
+}
+
+bool message_expired(const struct rs_message *header)
+{
+    if (header->ttl_ns == 0)
+        return false;
+    uint64_t now_ns = (uint64_t)rs_now_ns();
+    return now_ns > header->publish_ns && now_ns - header->publish_ns > header->ttl_ns;
+}
+
+static void keep_lease(struct ringside *connection, struct ringside_message *message,
+                       const struct rs_lease *lease)
+{
+    message->attempts = rs_delivery_attempts(lease->word);
+    message->private_[MESSAGE_TAG] = tag_of(connection, TAG_HELD);
+    message->private_[MESSAGE_WORD] = lease->word;
+    message->private_[MESSAGE_LEASE] =
+        lease->holder | (uint64_t)lease->delivery << 16 | (uint64_t)lease->ring_number << 24;
+}
+
+void lease_of(const struct ringside_message *message, struct rs_lease *lease)
+{
+    uint64_t packed = message->private_[MESSAGE_LEASE];
+    struct peer *peer = (struct peer *)(uintptr_t)message->private_[MESSAGE_PEER];
+
+    *lease = (struct rs_lease){
+        .ring = &peer->ring,
+        .word = message->private_[MESSAGE_WORD],
+        .slot = (uint32_t)(message->private_[MESSAGE_SLOT] >> 32),
+        .generation = (uint32_t)message->private_[MESSAGE_SLOT],
+        .holder = (uint16_t)packed,
+        .delivery = (uint8_t)(packed >> 16),
+        .ring_number = (uint8_t)(packed >> 24),
+    };
+}
+
+void push_delivery(struct ringside *connection, struct rs_inbox *inbox, unsigned ring_number,
+                   struct rs_ring *ring, uint32_t slot, unsigned delivery)
+{
+    struct rs_ring *own = &connection->own.ring;
+
+    if (rs_inbox_push(inbox, ring_number, slot, delivery) == 0)
+        return;
+    rs_ring_count(own, own->client, RS_OVERFLOWS, 1);
+    rs_ring_bell(ring);
+}
+
+/* ---- take ---- */
+
+/* A header that makes no sense stays out of everybody's hands: its delivery ends and is counted as dead. */
+static void refuse(struct ringside *connection, struct peer *peer, const struct rs_lease *lease)
+{
+    struct rs_ring *own = &connection->own.ring;
+
+    report(connection, "refused a message of stage \"%s\", slot %u: its header makes no sense",
+           peer->ring.layout.stage, lease->slot);
+    (void)rs_ring_nack(lease, 0);
+    rs_ring_count(own, own->client, RS_DEAD_LETTERED, 1);
+    rs_ring_bell(&peer->ring);
+}
+
+/* True when the taken message is the caller's now; false when it was expired or broken, and is done with. */
+static bool accept_lease(struct ringside *connection, const struct rs_lease *lease,
+                         struct ringside_message *message)
+{
+    struct peer *peer = (struct peer *)lease->ring;
+    struct rs_ring *ring = &peer->ring, *own = &connection->own.ring;
+    const uint8_t *base = ring->body + rs_ring_slot_offset(ring, lease->slot);
+    struct rs_message header;
+
+    rs_prefetch_read(base);
+    int rc = rs_message_load(&header, &ring->slots[lease->slot], base,
+                             rs_ring_slot_bytes(ring, lease->slot));
+    if (UNLIKELY(rc < 0) || UNLIKELY(peer_is_broken(connection, peer))) {
+        refuse(connection, peer, lease);
+        return false;
+    }
+    if (message_expired(&header)) {
+        (void)rs_ring_release(lease);
+        rs_ring_count(own, own->client, RS_EXPIRED, 1);
+        return false;
+    }
+    message_fill(message, &header, peer, lease->slot, lease->generation);
+    keep_lease(connection, message, lease);
+    rs_ring_count(own, own->client, RS_RECEIVED, 1);
+    return true;
+}
+
+/* One whole look: 1 with a message, 0 without, or an error. */
+static int look(struct ringside *connection, struct ringside_message *message)
+{
+    for (;;) {
+        struct rs_lease lease;
+        int unmapped;
+        int rc = rs_inbox_take(&connection->inbox, &lease, &unmapped);
+
+        if (rc > 0) {
+            if (accept_lease(connection, &lease, message))
+                return 1;
+        } else if (rc < 0) {
+            rs_ring_bell(&connection->own.ring);
+            return fail_with(connection, rc,
+                             "the inbox's hints make no sense; the sidecar was asked to rebuild them");
+        } else if (unmapped < 0 || peer_open(connection, (unsigned)unmapped) < 0) {
+            return 0;
+        }
+    }
+}
+
+static int fail_nothing(struct ringside *connection)
+{
+    return fail_with(connection, -RINGSIDE_E_TIMEOUT, "no message came within the timeout");
+}
+
+/* For pollers: the event is cleared first, then armed, then looked again, so that none is missed. Never cleared when a
+ * message was found, because others who poll must still see it. */
+static int look_and_arm_event(struct ringside *connection, struct ringside_message *message)
+{
+    uint64_t count;
+
+    (void)!read(connection->event_fd, &count, sizeof count);
+    rs_wait_arm(&connection->inbox.shared->not_empty, RS_WAIT_EVENT);
+    int rc = look(connection, message);
+    if (rc == 0) {
+        peers_refresh(connection);
+        link_tend(connection, false);
+    }
+    return rc;
+}
+
+static bool spin(struct ringside *connection, struct ringside_message *message,
+                 int64_t deadline_ns, int *rc)
+{
+    int64_t until_ns = rs_now_ns() + settings_of(connection)->spin_ns;
+
+    for (unsigned spins = 1;; spins++) {
+        *rc = look(connection, message);
+        if (*rc != 0)
+            return true;
+        if (spins % SPINS_PER_CLOCK == 0) {
+            int64_t now_ns = rs_now_ns();
+
+            if (now_ns >= until_ns || now_ns >= deadline_ns)
+                return false;
+        }
+        rs_pause();
+    }
+}
+
+/* 1, or an error; -RINGSIDE_E_TIMEOUT when nothing came. */
+static int wait_for_message(struct ringside *connection, struct ringside_message *message,
+                            int64_t timeout_ns)
+{
+    rs_word32 *not_empty = &connection->inbox.shared->not_empty;
+    int64_t deadline_ns = deadline_after(timeout_ns);
+    int rc;
+
+    if (spin(connection, message, deadline_ns, &rc))
+        return rc;
+    for (;;) {
+        uint32_t armed = rs_wait_arm(not_empty, RS_WAIT_FUTEX);
+
+        rc = look(connection, message);
+        if (rc != 0)
+            return rc;
+        int64_t left_ns = time_left(deadline_ns);
+        if (left_ns == 0)
+            return fail_nothing(connection);
+        peers_refresh(connection);
+        link_tend(connection, left_ns < 0 || left_ns > CALL_TIMEOUT_NS);
+        if (is_down(connection))
+            return fail_down(connection);
+        rs_wait_sleep(not_empty, armed, left_ns);
+        rc = look(connection, message);
+        if (rc != 0)
+            return rc;
+    }
+}
+
+/* 1, or an error. */
+static int receive(struct ringside *connection, struct ringside_message *message, int64_t timeout_ns)
+{
+    int rc;
+
+    if (is_down(connection))
+        return fail_down(connection);
+    rc = look(connection, message);
+    if (rc != 0)
+        return rc;
+    if (timeout_ns != 0)
+        return wait_for_message(connection, message, timeout_ns);
+    if (rs_load_relaxed(&connection->polled) != 0)
+        rc = look_and_arm_event(connection, message);
+    return rc != 0 ? rc : fail_nothing(connection);
+}
+
+int ringside_receive(struct ringside *connection, struct ringside_message *message,
+                     int64_t timeout_ns)
+{
+    int rc = receive(connection, message, timeout_ns);
+
+    return rc > 0 ? 0 : rc;
+}
+
+int ringside_receive_batch(struct ringside *connection, struct ringside_message *messages,
+                           size_t count, int64_t timeout_ns)
+{
+    if (count == 0 || count > INT32_MAX)
+        return fail(connection, -RINGSIDE_E_INVALID, "a batch of %zu messages", count);
+    int rc = receive(connection, &messages[0], timeout_ns);
+    if (rc <= 0)
+        return rc;
+    int taken = 1;
+    while ((size_t)taken < count && look(connection, &messages[taken]) > 0)
+        taken++;
+    return taken;
+}
+
+/* ---- end of a lease ---- */
+
+static int fail_state(const struct ringside *connection)
+{
+    return fail_with(connection, -RINGSIDE_E_STATE,
+                     "not a message that this connection holds: released, forwarded or lost already");
+}
+
+int ringside_release(struct ringside *connection, struct ringside_message *message)
+{
+    struct rs_ring *own = &connection->own.ring;
+    struct rs_lease lease;
+
+    if (UNLIKELY(rs_load_relaxed(&connection->down) == RINGSIDE_E_FORKED))
+        return fail_down(connection);
+    if (message == NULL)
+        return fail_state(connection);
+    if (message->private_[MESSAGE_TAG] != tag_of(connection, TAG_HELD))
+        return reading_end(connection, message);
+    lease_of(message, &lease);
+    message->private_[MESSAGE_TAG] = 0;
+    int rc = rs_ring_release(&lease);
+    if (rc < 0)
+        return fail_state(connection);
+    rs_ring_count(own, own->client, RS_RELEASED, 1);
+    if (UNLIKELY(peer_is_broken(connection, (struct peer *)lease.ring)))
+        return fail(connection, -RINGSIDE_E_CORRUPT,
+                    "the files of stage \"%s\" were cut while the message was held: its tensors may "
+                    "have read as zeroes", lease.ring->layout.stage);
+    return 0;
+}
+
+int ringside_nack(struct ringside *connection, struct ringside_message *message)
+{
+    struct rs_ring *own = &connection->own.ring;
+    struct rs_lease lease;
+    unsigned limit = 0;
+
+    if (UNLIKELY(rs_load_relaxed(&connection->down) == RINGSIDE_E_FORKED))
+        return fail_down(connection);
+    if (message == NULL || message->private_[MESSAGE_TAG] != tag_of(connection, TAG_HELD))
+        return fail_state(connection);
+    lease_of(message, &lease);
+    unsigned destination = rs_delivery_destination(lease.word);
+    if (destination < lease.ring->layout.destination_count)
+        limit = rs_destination_attempts(rs_load_relaxed(&lease.ring->destinations[destination].state));
+    message->private_[MESSAGE_TAG] = 0;
+    int rc = rs_ring_nack(&lease, limit);
+    if (rc < 0)
+        return fail_state(connection);
+    rs_ring_count(own, own->client, RS_NACKED, 1);
+    if (rc > 0)
+        rs_ring_count(own, own->client, RS_DEAD_LETTERED, 1);
+    else
+        push_delivery(connection, &connection->inbox, lease.ring_number, lease.ring, lease.slot,
+                      lease.delivery);
+    return 0;
+}

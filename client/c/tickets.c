@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading by ticket: begin, end, free, and the text form. */
+#include "client/c/private.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* ---- which ring ---- */
+
+/* The mapped ring that a ticket names; a text form names one incarnation, a bare ticket the one that is there now. */
+static struct peer *ring_of_ticket(struct ringside *connection, const struct rs_ticket *ticket)
+{
+    for (unsigned i = 0; i < RS_MAX_RINGS; i++) {
+        struct peer *peer = rs_load_acquire(&connection->peers[i]);
+
+        if (peer != NULL && rs_ring_ticket_slot(&peer->ring, ticket) != -RINGSIDE_E_FOREIGN_TICKET)
+            return peer;
+    }
+    return NULL;
+}
+
+static int fail_foreign(const struct ringside *connection, const struct rs_ticket *ticket)
+{
+    return fail(connection, -RINGSIDE_E_FOREIGN_TICKET,
+                "the ticket is of sidecar %u%s, whose ring this stage has not attached (own: %u)",
+                ticket->sidecar_id, ticket->has_text ? " or of an earlier ring of it" : "",
+                connection->own.ring.layout.sidecar_id);
+}
+
+static int fail_ticket(const struct ringside *connection, int error)
+{
+    switch (error) {
+    case -RINGSIDE_E_STALE_TICKET:
+        return fail_with(connection, error,
+                         "the ticket's message was read by all its readers, freed, or its slot was "
+                         "used again");
+    case -RINGSIDE_E_EXPIRED_TICKET:
+        return fail_with(connection, error, "the ticket's time to live is over");
+    default:
+        return fail(connection, error, "cannot read by this ticket: %s", rs_strerror(error));
+    }
+}
+
+static int unpack(struct ringside *connection, uint64_t value, struct rs_ticket *ticket)
+{
+    int rc = rs_ticket_unpack(ticket, value);
+
+    return rc < 0 ? fail(connection, rc, "%#" PRIx64 " is not a ticket: it names no sidecar", value)
+                  : 0;
+}
+
+static int parse(struct ringside *connection, const char *text, struct rs_ticket *ticket)
+{
+    int rc = rs_ticket_parse(ticket, text);
+
+    return rc < 0 ? fail(connection, rc, "\"%.60s\" is not the text form of a ticket (rst1-...)",
+                         text != NULL ? text : "(null)")
+                  : 0;
+}
+
+/* ---- one bit and one count for all readings of a slot in this process ---- */
+
+static pthread_mutex_t *lock_of(struct peer *peer, uint32_t slot)
+{
+    return &peer->reading_locks[slot % READING_LOCKS];
+}
+
+/* The slot's lock is held. */
+static int join_reading(struct peer *peer, const struct rs_ticket *ticket)
+{
+    struct reading *reading = &peer->readings[ticket->slot];
+    uint32_t mask = ticket->has_text ? UINT32_MAX : RS_TICKET_GENERATION_MASK;
+    uint64_t readers = rs_load_acquire(&peer->ring.slots[ticket->slot].readers);
+
+    if ((reading->generation & mask) != (ticket->generation & mask) ||
+        (readers & RS_READERS_RETIRED) != 0)
+        return -RINGSIDE_E_STALE_TICKET;
+    reading->count++;
+    return 0;
+}
+
+static int begin(struct peer *peer, const struct rs_ticket *ticket, uint32_t *generation)
+{
+    struct reading *reading = &peer->readings[ticket->slot];
+    int rc;
+
+    pthread_mutex_lock(lock_of(peer, ticket->slot));
+    if (reading->count > 0) {
+        rc = join_reading(peer, ticket);
+    } else {
+        rc = rs_ring_read_begin(&peer->ring, peer->ring.reader, ticket, &reading->generation);
+        if (rc == 0)
+            reading->count = 1;
+    }
+    *generation = reading->generation;
+    pthread_mutex_unlock(lock_of(peer, ticket->slot));
+    return rc;
+}
+
+static void end(struct peer *peer, uint32_t slot, bool counted)
+{
+    struct reading *reading = &peer->readings[slot];
+
+    pthread_mutex_lock(lock_of(peer, slot));
+    if (--reading->count == 0)
+        rs_ring_read_end(&peer->ring, peer->ring.reader, slot, reading->generation, counted);
+    pthread_mutex_unlock(lock_of(peer, slot));
+}
+
+/* ---- through the sidecar, for who has no reader number ---- */
+
+static int begin_remote(struct ringside *connection, const struct rs_ticket *ticket, uint64_t value,
+                        const char *text, uint32_t *generation, uint64_t *lease)
+{
+    Ringside__V1__ReadRequest request = RINGSIDE__V1__READ_REQUEST__INIT;
+    ProtobufCMessage *response;
+
+    if (text != NULL) {
+        request.by_case = RINGSIDE__V1__READ_REQUEST__BY_TEXT;
+        request.text = (char *)(uintptr_t)text;
+    } else {
+        request.by_case = RINGSIDE__V1__READ_REQUEST__BY_TICKET;
+        request.ticket = value;
+    }
+    pthread_mutex_lock(&connection->lock);
+    int rc = link_call(connection, "Read", &request.base, &ringside__v1__read_response__descriptor,
+                       &response, CALL_TIMEOUT_NS);
+    link_drop_fds(connection);
+    pthread_mutex_unlock(&connection->lock);
+    if (rc < 0)
+        return rc;
+    Ringside__V1__ReadResponse *answer = (Ringside__V1__ReadResponse *)response;
+    *generation = ticket->generation;
+    *lease = 0;
+    if (answer->message != NULL && answer->message->lease != NULL)
+        *lease = answer->message->lease->ticket;
+    protobuf_c_message_free_unpacked(response, NULL);
+    return *lease != 0 ? 0
+                       : fail_with(connection, -RINGSIDE_E_PROTOCOL,
+                                   "the sidecar's answer to Read has no lease");
+}
+
+static int call_lease(struct ringside *connection, const char *method, uint64_t ticket,
+                      struct peer *peer)
+{
+    Ringside__V1__LeaseRequest request = RINGSIDE__V1__LEASE_REQUEST__INIT;
+    Ringside__V1__Lease lease = RINGSIDE__V1__LEASE__INIT;
+    ProtobufCMessage *response;
+
+    lease.ticket = ticket;
+    lease.delivery = -1;
+    if (peer != &connection->own) {
+        lease.ring.data = (uint8_t *)peer->ring.layout.incarnation;
+        lease.ring.len = sizeof peer->ring.layout.incarnation;
+    }
+    request.lease = &lease;
+    pthread_mutex_lock(&connection->lock);
+    int rc = link_call(connection, method, &request.base, &ringside__v1__empty__descriptor,
+                       &response, CALL_TIMEOUT_NS);
+    link_drop_fds(connection);
+    pthread_mutex_unlock(&connection->lock);
+    if (rc == 0)
+        protobuf_c_message_free_unpacked(response, NULL);
+    return rc;
+}
+
+/* ---- read ---- */
+
+/* The reading has begun: copies and checks the header, or ends it. */
+static int load(struct ringside *connection, struct peer *peer, uint32_t slot, uint32_t generation,
+                struct ringside_message *message)
+{
+    struct rs_ring *ring = &peer->ring;
+    const uint8_t *base = ring->body + rs_ring_slot_offset(ring, slot);
+    struct rs_message header;
+    int rc = rs_message_load(&header, &ring->slots[slot], base, rs_ring_slot_bytes(ring, slot));
+
+    if (rc == 0 && peer_is_broken(connection, peer))
+        rc = -RINGSIDE_E_CORRUPT;
+    if (rc == 0 && message_expired(&header))
+        rc = -RINGSIDE_E_EXPIRED_TICKET;
+    if (rc < 0)
+        return fail_ticket(connection, rc);
+    message_fill(message, &header, peer, slot, generation);
+    message->attempts = 0;
+    return 0;
+}
+
+static int read_ticket(struct ringside *connection, const struct rs_ticket *ticket, uint64_t value,
+                       const char *text, struct ringside_message *message)
+{
+    struct rs_ring *own = &connection->own.ring;
+    struct peer *peer = ring_of_ticket(connection, ticket);
+    uint32_t generation;
+    uint64_t lease = 0;
+
+    if (peer == NULL)
+        return fail_foreign(connection, ticket);
+    int rc = rs_ring_ticket_slot(&peer->ring, ticket);
+    if (rc < 0)
+        return fail_ticket(connection, rc);
+    bool remote = peer->ring.reader == RS_NO_READER;
+    if (remote)
+        rc = begin_remote(connection, ticket, value, text, &generation, &lease);
+    else
+        rc = begin(peer, ticket, &generation);
+    if (rc < 0)
+        return remote ? rc : fail_ticket(connection, rc);
+    rc = load(connection, peer, ticket->slot, generation, message);
+    if (rc < 0) {
+        if (remote)
+            (void)call_lease(connection, "Release", lease, peer);
+        else
+            end(peer, ticket->slot, false);
+        return rc;
+    }
+    message->private_[MESSAGE_TAG] = tag_of(connection, remote ? TAG_REMOTE : TAG_READ);
+    message->private_[MESSAGE_REMOTE] = lease;
+    rs_ring_count(own, own->client, RS_READS, 1);
+    return 0;
+}
+
+int ringside_read(struct ringside *connection, uint64_t value, struct ringside_message *message)
+{
+    struct rs_ticket ticket;
+
+    if (is_down(connection))
+        return fail_down(connection);
+    int rc = unpack(connection, value, &ticket);
+    return rc < 0 ? rc : read_ticket(connection, &ticket, value, NULL, message);
+}
+
+int ringside_read_text(struct ringside *connection, const char *text,
+                       struct ringside_message *message)
+{
+    struct rs_ticket ticket;
+
+    if (is_down(connection))
+        return fail_down(connection);
+    int rc = parse(connection, text, &ticket);
+    return rc < 0 ? rc : read_ticket(connection, &ticket, 0, text, message);
+}
+
+int reading_end(struct ringside *connection, struct ringside_message *message)
+{
+    struct peer *peer = (struct peer *)(uintptr_t)message->private_[MESSAGE_PEER];
+    uint64_t tag = message->private_[MESSAGE_TAG];
+
+    if (tag != tag_of(connection, TAG_READ) && tag != tag_of(connection, TAG_REMOTE))
+        return fail_with(connection, -RINGSIDE_E_STATE,
+                         "not a message that this connection holds: released, forwarded or lost "
+                         "already");
+    message->private_[MESSAGE_TAG] = 0;
+    if (tag == tag_of(connection, TAG_REMOTE))
+        return call_lease(connection, "Release", message->private_[MESSAGE_REMOTE], peer);
+    end(peer, (uint32_t)(message->private_[MESSAGE_SLOT] >> 32), true);
+    if (peer_is_broken(connection, peer))
+        return fail_with(connection, -RINGSIDE_E_CORRUPT,
+                         "the ring's files were cut while the message was read: its tensors may have "
+                         "read as zeroes");
+    return 0;
+}
+
+/* ---- free ---- */
+
+static int free_remote(struct ringside *connection, uint64_t value, const char *text)
+{
+    Ringside__V1__FreeRequest request = RINGSIDE__V1__FREE_REQUEST__INIT;
+    ProtobufCMessage *response;
+
+    if (text != NULL) {
+        request.by_case = RINGSIDE__V1__FREE_REQUEST__BY_TEXT;
+        request.text = (char *)(uintptr_t)text;
+    } else {
+        request.by_case = RINGSIDE__V1__FREE_REQUEST__BY_TICKET;
+        request.ticket = value;
+    }
+    pthread_mutex_lock(&connection->lock);
+    int rc = link_call(connection, "Free", &request.base, &ringside__v1__empty__descriptor,
+                       &response, CALL_TIMEOUT_NS);
+    link_drop_fds(connection);
+    pthread_mutex_unlock(&connection->lock);
+    if (rc == 0)
+        protobuf_c_message_free_unpacked(response, NULL);
+    return rc;
+}
+
+static int free_ticket(struct ringside *connection, const struct rs_ticket *ticket, uint64_t value,
+                       const char *text)
+{
+    struct peer *peer = ring_of_ticket(connection, ticket);
+    int rc;
+
+    if (peer == NULL)
+        return fail_foreign(connection, ticket);
+    rc = rs_ring_ticket_slot(&peer->ring, ticket);
+    if (rc < 0)
+        return fail_ticket(connection, rc);
+    if (peer->ring.reader == RS_NO_READER)
+        return free_remote(connection, value, text);
+    /* Freeing borrows the process's reader bit; while a thread reads with it, the sidecar's is used. */
+    pthread_mutex_lock(lock_of(peer, ticket->slot));
+    bool busy = peer->readings[ticket->slot].count > 0;
+    if (!busy)
+        rc = rs_ring_ticket_free(&peer->ring, peer->ring.reader, ticket);
+    pthread_mutex_unlock(lock_of(peer, ticket->slot));
+    if (busy)
+        return free_remote(connection, value, text);
+    return rc < 0 ? fail_ticket(connection, rc) : 0;
+}
+
+int ringside_free(struct ringside *connection, uint64_t value)
+{
+    struct rs_ticket ticket;
+
+    if (is_down(connection))
+        return fail_down(connection);
+    int rc = unpack(connection, value, &ticket);
+    return rc < 0 ? rc : free_ticket(connection, &ticket, value, NULL);
+}
+
+int ringside_free_text(struct ringside *connection, const char *text)
+{
+    struct rs_ticket ticket;
+
+    if (is_down(connection))
+        return fail_down(connection);
+    int rc = parse(connection, text, &ticket);
+    return rc < 0 ? rc : free_ticket(connection, &ticket, 0, text);
+}
+
+/* ---- text ---- */
+
+int ringside_ticket_text(struct ringside *connection, uint64_t value,
+                         char text[RINGSIDE_TICKET_TEXT_BYTES])
+{
+    struct rs_ticket ticket;
+
+    if (is_down(connection))
+        return fail_down(connection);
+    int rc = unpack(connection, value, &ticket);
+    if (rc < 0)
+        return rc;
+    struct peer *peer = ring_of_ticket(connection, &ticket);
+    if (peer == NULL)
+        return fail_foreign(connection, &ticket);
+    rc = rs_ring_ticket_slot(&peer->ring, &ticket);
+    if (rc < 0)
+        return fail_ticket(connection, rc);
+    uint64_t state = rs_load_acquire(&peer->ring.slots[ticket.slot].state);
+    uint32_t generation = rs_state_generation(state);
+    if ((generation & RS_TICKET_GENERATION_MASK) != ticket.generation ||
+        rs_state_phase(state) == RS_FREE)
+        return fail_ticket(connection, -RINGSIDE_E_STALE_TICKET);
+    rs_ticket_format(text, ticket.sidecar_id, ticket.slot, generation,
+                     (uint32_t)peer->ring.layout.incarnation[0]);
+    return 0;
+}

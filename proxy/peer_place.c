@@ -1,0 +1,397 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Places of this stage's workers in upstream rings: asked for at the upstream sidecar, handed on,
+ * given back. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "proto/err.h"
+#include "proxy/peers_private.h"
+
+static int call_admit(struct upstream *upstream, const char *name, const uint8_t *token, int pidfd,
+                      bool wants_lock, int64_t timeout_ns, conn_response_cb *callback, void *data)
+{
+    Ringside__Peer__V1__AdmitRequest request = RINGSIDE__PEER__V1__ADMIT_REQUEST__INIT;
+
+    request.name = (char *)(uintptr_t)name;
+    request.wants_lock = wants_lock;
+    if (token)
+        request.session_token = peers_bytes(token, 16);
+    return conn_call_out(upstream->conn, PEER_SERVICE, "Admit", &request.base,
+                         &ringside__peer__v1__admit_response__descriptor, &pidfd, pidfd >= 0,
+                         timeout_ns, callback, data);
+}
+
+static void on_left(struct conn *conn, int error, const char *text,
+                    const ProtobufCMessage *response, int *fds, size_t fd_count, void *data)
+{
+    (void)conn;
+    (void)error;
+    (void)text;
+    (void)response;
+    (void)data;
+    rs_fd_close(fds, fd_count);
+}
+
+static int leave(struct conn *conn, uint32_t client)
+{
+    Ringside__Peer__V1__LeaveRequest request = RINGSIDE__PEER__V1__LEAVE_REQUEST__INIT;
+
+    request.client = client;
+    return conn_call_out(conn, PEER_SERVICE, "Leave", &request.base,
+                         &ringside__peer__v1__leave_response__descriptor, NULL, 0, PEER_CALL_NS,
+                         on_left, NULL);
+}
+
+/* ---- workers that map the ring themselves: Control.Open ---- */
+
+struct opening {
+    struct proxy *proxy;
+    struct conn_call *call; /* NULL: cancelled */
+    uint8_t ring_number;
+};
+
+static void on_cancelled(struct conn_call *call)
+{
+    struct opening *opening = call->data;
+
+    opening->call = NULL;
+}
+
+static bool hand_on(struct opening *opening, const struct upstream *upstream,
+                    const Ringside__Peer__V1__AdmitResponse *response, const int *fds)
+{
+    Ringside__V1__Ring ring = RINGSIDE__V1__RING__INIT;
+    Ringside__V1__OpenResponse open = RINGSIDE__V1__OPEN_RESPONSE__INIT;
+    Ringside__V1__Descriptor kinds[] = {RINGSIDE__V1__DESCRIPTOR__CONTROL_FILE,
+                                        RINGSIDE__V1__DESCRIPTOR__BODY_FILE,
+                                        RINGSIDE__V1__DESCRIPTOR__BELL_EVENT};
+
+    ring.incarnation = response->incarnation;
+    ring.sidecar_id = response->sidecar_id;
+    ring.epoch = response->epoch;
+    ring.client = response->client;
+    ring.reader = response->reader;
+    ring.destination = response->destination;
+    ring.nonce = response->nonce;
+    ring.control_path = response->control_path;
+    ring.body_path = response->body_path;
+    ring.control_bytes = response->control_bytes;
+    ring.body_bytes = response->body_bytes;
+    ring.stage = (char *)(uintptr_t)upstream->stage;
+    open.ring = &ring;
+    open.ring_number = opening->ring_number;
+    open.descriptors = kinds;
+    open.n_descriptors = 3;
+    return conn_reply(opening->call, &open.base, fds, 3) == 0;
+}
+
+static void on_opened(struct conn *conn, int error, const char *text,
+                      const ProtobufCMessage *message, int *fds, size_t fd_count, void *data)
+{
+    struct opening *opening = data;
+    const Ringside__Peer__V1__AdmitResponse *response = (const void *)message;
+    struct upstream *upstream = upstream_of(conn);
+
+    if (error == 0 && (fd_count != 3 || !upstream)) {
+        error = -RINGSIDE_E_PROTOCOL;
+        text = "the upstream sidecar passed no descriptors";
+    }
+    if (error < 0) {
+        rs_fd_close(fds, fd_count);
+        if (opening->call)
+            conn_reply_error(opening->call, error, "ring %u: %s", opening->ring_number,
+                             text && text[0] ? text : rs_strerror(error));
+    } else if (!opening->call) {
+        /* The worker went away meanwhile: so does its number. */
+        rs_fd_close(fds, fd_count);
+        leave(conn, response->client);
+    } else if (!hand_on(opening, upstream, response, fds)) {
+        leave(conn, response->client);
+    }
+    free(opening);
+}
+
+static struct upstream *find(struct proxy *proxy, unsigned ring_number)
+{
+    return ring_number > 0 && ring_number < RS_MAX_RINGS ? proxy->peers->upstreams[ring_number]
+                                                         : NULL;
+}
+
+void peers_open_ring(struct proxy *proxy, struct conn_call *call, uint16_t number, const char *name,
+                     unsigned ring_number)
+{
+    struct upstream *upstream = find(proxy, ring_number);
+    struct opening *opening;
+
+    if (!upstream) {
+        conn_reply_error(call, -RINGSIDE_E_INVALID,
+                         "no other stage's ring has the number %u in this inbox", ring_number);
+        return;
+    }
+    if (!upstream->conn) {
+        conn_reply_error(call, -RINGSIDE_E_UNAVAILABLE,
+                         "the sidecar of stage %s is away; its ring can be opened when it is back",
+                         upstream->stage);
+        return;
+    }
+    opening = calloc(1, sizeof(*opening));
+    if (!opening) {
+        conn_reply_error(call, -ENOMEM, "out of memory");
+        return;
+    }
+    *opening = (struct opening){proxy, call, (uint8_t)ring_number};
+    call->data = opening;
+    call->cancelled = on_cancelled;
+    int rc = call_admit(upstream, name, NULL, peers_pidfd_of(conn_socket(call->conn)), true,
+                        PEER_CALL_NS, on_opened, opening);
+    if (rc < 0) {
+        call->cancelled = NULL;
+        conn_reply_error(call, rc, "the sidecar of stage %s cannot be asked", upstream->stage);
+        free(opening);
+    }
+}
+
+/* ---- sessions that work through this sidecar ---- */
+
+static void tell(struct proxy *proxy, struct upstream *upstream, uint16_t number,
+                 struct waiter *waiters, int error, const struct place *place)
+{
+    struct peers_admission admission;
+
+    if (place)
+        admission = (struct peers_admission){&upstream->ring, place->client, upstream->destination,
+                                             upstream->body_path};
+    while (waiters) {
+        struct waiter *waiter = waiters;
+
+        waiters = waiter->next;
+        waiter->callback(proxy, number, upstream->number, error, place ? &admission : NULL);
+        free(waiter);
+    }
+}
+
+static void free_place(struct place *place)
+{
+    while (place->waiters) {
+        struct waiter *waiter = place->waiters;
+
+        place->waiters = waiter->next;
+        free(waiter);
+    }
+    if (place->pidfd >= 0)
+        close(place->pidfd);
+    free(place);
+}
+
+static bool unlink_place(struct upstream *upstream, const struct place *place)
+{
+    for (struct place **at = &upstream->places; *at; at = &(*at)->next) {
+        if (*at == place) {
+            *at = place->next;
+            return true;
+        }
+    }
+    return false;
+}
+
+void place_drop_all(struct upstream *upstream)
+{
+    while (upstream->places) {
+        struct place *place = upstream->places;
+
+        upstream->places = place->next;
+        free_place(place);
+    }
+}
+
+/* What an Admit under way points at: the place may be freed before the answer comes. */
+struct asking {
+    struct peers *peers;
+    uint8_t ring_number;
+    struct place *place; /* compared, not followed, before it was found in the list */
+};
+
+static struct place *asked_for(struct upstream *upstream, const struct asking *asking)
+{
+    for (struct place *place = upstream ? upstream->places : NULL; place; place = place->next) {
+        if (place == asking->place)
+            return place;
+    }
+    return NULL;
+}
+
+static void settle(struct upstream *upstream, struct place *place, int error,
+                   const Ringside__Peer__V1__AdmitResponse *response)
+{
+    struct proxy *proxy = upstream->peers->proxy;
+    struct waiter *waiters = place->waiters;
+    uint16_t number = place->number;
+
+    place->waiters = NULL;
+    if (error < 0) {
+        /* An older place is kept: its messages are held under its number. */
+        if (place->state != PLACE_READY && !place->has_token) {
+            unlink_place(upstream, place);
+            free_place(place);
+        }
+        tell(proxy, upstream, number, waiters, error, NULL);
+        return;
+    }
+    if (place->state == PLACE_GONE) {
+        leave(upstream->conn, response->client);
+        unlink_place(upstream, place);
+        free_place(place);
+        return;
+    }
+    if (place->state == PLACE_READY && place->client != response->client) {
+        /* Its sidecar lost the tokens: the session's messages are held under the number it has. */
+        leave(upstream->conn, response->client);
+        tell(proxy, upstream, number, waiters, 0, place);
+        return;
+    }
+    place->client = (uint16_t)response->client;
+    place->has_token = response->session_token.len == sizeof(place->token);
+    if (place->has_token)
+        memcpy(place->token, response->session_token.data, sizeof(place->token));
+    place->state = PLACE_READY;
+    tell(proxy, upstream, number, waiters, 0, place);
+}
+
+static void on_place(struct conn *conn, int error, const char *text,
+                     const ProtobufCMessage *message, int *fds, size_t fd_count, void *data)
+{
+    struct asking *asking = data;
+    const Ringside__Peer__V1__AdmitResponse *response = (const void *)message;
+    struct upstream *upstream = asking->peers->upstreams[asking->ring_number];
+    struct place *place = asked_for(upstream, asking);
+
+    (void)text;
+    rs_fd_close(fds, fd_count);
+    free(asking);
+    if (error == 0 && (response->client == 0 || response->client >= RS_MAX_CLIENTS))
+        error = -RINGSIDE_E_PROTOCOL;
+    if (place)
+        settle(upstream, place, error, response);
+    else if (error == 0)
+        leave(conn, response->client);
+}
+
+static int ask(struct upstream *upstream, struct place *place, const char *name)
+{
+    struct asking *asking = calloc(1, sizeof(*asking));
+
+    if (!asking)
+        return -ENOMEM;
+    *asking = (struct asking){upstream->peers, upstream->number, place};
+    int rc = call_admit(upstream, name, place->has_token ? place->token : NULL,
+                        place->pidfd >= 0 ? peers_dup(place->pidfd) : -1, false, PEER_CALL_NS,
+                        on_place, asking);
+    if (rc < 0)
+        free(asking);
+    return rc;
+}
+
+void place_renew_all(struct upstream *upstream)
+{
+    struct place *next;
+
+    for (struct place *place = upstream->places; place; place = next) {
+        next = place->next;
+        if (place->state == PLACE_READY || place->state == PLACE_GONE)
+            (void)ask(upstream, place, "");
+    }
+}
+
+static struct place *place_of(struct upstream *upstream, uint16_t number)
+{
+    for (struct place *place = upstream->places; place; place = place->next) {
+        if (place->number == number && place->state != PLACE_GONE)
+            return place;
+    }
+    return NULL;
+}
+
+static struct place *create_place(struct upstream *upstream, uint16_t number, int socket)
+{
+    struct place *place = calloc(1, sizeof(*place));
+
+    if (!place)
+        return NULL;
+    place->number = number;
+    place->pidfd = peers_pidfd_of(socket);
+    place->next = upstream->places;
+    upstream->places = place;
+    return place;
+}
+
+int peers_admit_session(struct proxy *proxy, uint16_t number, const char *name, int socket,
+                        unsigned ring_number, peers_admitted_cb *callback)
+{
+    struct upstream *upstream = find(proxy, ring_number);
+    struct place *place = upstream ? place_of(upstream, number) : NULL;
+
+    if (!upstream)
+        return -RINGSIDE_E_INVALID;
+    if (upstream->damaged)
+        return -RINGSIDE_E_CORRUPT;
+    if (!upstream->mapped || (!place && !upstream->conn))
+        return -RINGSIDE_E_UNAVAILABLE;
+    struct waiter *waiter = calloc(1, sizeof(*waiter));
+    if (!waiter)
+        return -ENOMEM;
+    waiter->callback = callback;
+    if (place && place->state == PLACE_READY) {
+        tell(proxy, upstream, number, waiter, 0, place);
+        return 0;
+    }
+    if (place) {
+        waiter->next = place->waiters;
+        place->waiters = waiter;
+        return 0;
+    }
+    place = create_place(upstream, number, socket);
+    int rc = place ? ask(upstream, place, name) : -ENOMEM;
+    if (rc < 0) {
+        free(waiter);
+        if (place) {
+            unlink_place(upstream, place);
+            free_place(place);
+        }
+        return rc;
+    }
+    place->waiters = waiter;
+    return 0;
+}
+
+static void give_back(struct upstream *upstream, struct place *place)
+{
+    while (place->waiters) {
+        struct waiter *waiter = place->waiters;
+
+        place->waiters = waiter->next;
+        free(waiter);
+    }
+    place->number = 0;
+    if (place->state == PLACE_READY && upstream->conn &&
+        leave(upstream->conn, place->client) == 0) {
+        unlink_place(upstream, place);
+        free_place(place);
+        return;
+    }
+    place->state = PLACE_GONE; /* told with the answer that is awaited, or after a reconnect */
+}
+
+void peers_session_gone(struct proxy *proxy, uint16_t number)
+{
+    for (unsigned i = 1; proxy->peers && i < RS_MAX_RINGS; i++) {
+        struct upstream *upstream = proxy->peers->upstreams[i];
+
+        if (!upstream)
+            continue;
+        struct place *place = place_of(upstream, number);
+        if (place)
+            give_back(upstream, place);
+    }
+}

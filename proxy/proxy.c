@@ -1,0 +1,423 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The sidecar's life: files, loop, drain, end. */
+#include "proxy/proxy.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "proto/err.h"
+#include "proxy/control.h"
+#include "proxy/exit_code.h"
+#include "proxy/mend.h"
+#include "proxy/notify.h"
+#include "proxy/peers.h"
+#include "proxy/watch.h"
+
+#define DRAIN_LOOK_MS       50
+#define DRAIN_SLOTS_PER_MS  10000 /* looks at a large ring are rarer */
+
+struct drain_call {
+    struct drain_call *next;
+    struct proxy *proxy;
+    struct conn_call *call;
+    int64_t deadline_ns;
+};
+
+void proxy_dispatch(struct conn_call *call)
+{
+    if (strcmp(call->service, "ringside.v1.Control") == 0 && !conn_is_outgoing(call->conn))
+        control_dispatch(call);
+    else if (strcmp(call->service, "ringside.peer.v1.Peer") == 0)
+        peers_dispatch(call);
+    else
+        conn_reply_error(call, -RINGSIDE_E_UNIMPLEMENTED, "no service %.128s here", call->service);
+}
+
+/* ---- the end ---- */
+
+static bool has_live_client(const struct proxy *proxy)
+{
+    for (uint32_t i = 1; i < clients_end(proxy); i++) {
+        enum client_phase phase = clients_phase(proxy, (uint16_t)i);
+        if ((phase == CLIENT_ATTACHED || phase == CLIENT_DETACHED) &&
+            !clients_is_foreign(proxy, (uint16_t)i))
+            return true;
+    }
+    return false;
+}
+
+struct proxy_load proxy_load(struct proxy *proxy)
+{
+    struct rs_ring *ring = &proxy->ring;
+    struct proxy_load load = {0};
+
+    for (uint32_t slot = 0; slot < ring->layout.slot_count; slot++) {
+        struct rs_slot *record = &ring->slots[slot];
+        uint64_t state = rs_load_acquire(&record->state);
+        uint32_t queued = 0, held = 0;
+
+        load.loaned += rs_state_phase(state) == RS_LOANED;
+        if (rs_state_phase(state) != RS_SEALED)
+            continue;
+        for (unsigned i = 0; i < RS_MAX_DELIVERIES; i++) {
+            uint64_t word = rs_load_acquire(&record->delivery[i]);
+            if (rs_delivery_generation(word) != rs_state_generation(state))
+                continue;
+            queued += rs_delivery_phase(word) == RS_QUEUED;
+            held += rs_delivery_phase(word) == RS_HELD;
+        }
+        bool read = (rs_state_flags(state) & RS_FLAG_TICKET) != 0 &&
+                    (rs_load_acquire(&record->readers) & RS_READERS_BITS) != 0;
+        load.waiting += queued;
+        load.leased += held;
+        load.reading += read;
+        load.kept += queued + held == 0 && !read;
+    }
+    return load;
+}
+
+static void decide_files(struct proxy *proxy)
+{
+    struct proxy_load load = proxy_load(proxy);
+
+    clients_tick(proxy);
+    bool used = load.waiting + load.loaned + load.leased + load.reading + load.kept > 0;
+    bool live = has_live_client(proxy);
+    proxy->remove_files = proxy->damaged || (!used && !live);
+    if (!proxy->remove_files)
+        log_info(&proxy->log, "ring", 0,
+                 "the ring stays for the next sidecar: %u queued, %u loaned, %u held, %u read, %u "
+                 "kept by ticket, %s client alive (%s, %s)",
+                 load.waiting, load.loaned, load.leased, load.reading, load.kept,
+                 live ? "a" : "no", proxy->files.control_path, proxy->files.body_path);
+}
+
+static void begin_close(struct proxy *proxy)
+{
+    if (proxy->phase == PROXY_CLOSING)
+        return;
+    if (proxy->opened && proxy->clients != NULL)
+        decide_files(proxy);
+    else
+        proxy->remove_files = proxy->opened && !proxy->files.adopted;
+    proxy->phase = PROXY_CLOSING;
+    conn_listen_close(proxy);
+    peers_close(proxy);
+    conn_close_all(proxy);
+    control_close(proxy);
+    watch_close(proxy);
+    if (proxy->clients != NULL)
+        clients_close(proxy);
+    mend_close(proxy);
+    uv_close((uv_handle_t *)&proxy->terminate, NULL);
+    uv_close((uv_handle_t *)&proxy->interrupt, NULL);
+    uv_close((uv_handle_t *)&proxy->drain_timer, NULL);
+}
+
+static void release(struct proxy *proxy)
+{
+    if (proxy->opened) {
+        peers_destroy(proxy);
+        control_destroy(proxy);
+        watch_destroy(proxy);
+        mend_destroy(proxy);
+        clients_destroy(proxy, proxy->remove_files);
+        routes_finish(&proxy->routes);
+        rs_repair_finish(&proxy->repair);
+        ring_files_close(&proxy->files, &proxy->ring, proxy->remove_files);
+    }
+    if (proxy->inbox_event >= 0)
+        close(proxy->inbox_event);
+    if (proxy->bell_event >= 0)
+        close(proxy->bell_event);
+    free(proxy->listener);
+    rs_config_finish(&proxy->config);
+}
+
+/* ---- drain ---- */
+
+static bool is_drained(struct proxy *proxy, struct proxy_load *load)
+{
+    *load = proxy_load(proxy);
+    return load->waiting + load->loaned + load->leased + load->reading == 0 &&
+           rs_inbox_depth_now(&proxy->inbox) == 0 && !mend_busy(proxy);
+}
+
+static void forget_drain(struct drain_call *drain)
+{
+    struct drain_call **link = &drain->proxy->drains;
+
+    while (*link != drain)
+        link = &(*link)->next;
+    *link = drain->next;
+    free(drain);
+}
+
+static void on_drain_cancelled(struct conn_call *call)
+{
+    forget_drain(call->data);
+}
+
+static void answer_drains(struct proxy *proxy, bool drained, const struct proxy_load *load)
+{
+    Ringside__V1__Empty response = RINGSIDE__V1__EMPTY__INIT;
+    int64_t now = (int64_t)uv_hrtime();
+
+    for (struct drain_call *drain = proxy->drains, *next; drain != NULL; drain = next) {
+        next = drain->next;
+        if (!drained && now < drain->deadline_ns)
+            continue;
+        if (drained)
+            conn_reply(drain->call, &response.base, NULL, 0);
+        else
+            conn_reply_error(drain->call, -RINGSIDE_E_TIMEOUT,
+                             "still %u queued, %u loaned, %u held, %u read, %u in the inbox",
+                             load->waiting, load->loaned, load->leased, load->reading,
+                             rs_inbox_depth_now(&proxy->inbox));
+        forget_drain(drain);
+    }
+}
+
+static void on_drain_timer(uv_timer_t *timer)
+{
+    struct proxy *proxy = timer->data;
+    struct proxy_load load = {0};
+    bool drained = proxy->damaged || is_drained(proxy, &load);
+
+    answer_drains(proxy, drained, &load);
+    if (proxy->leaving && (drained || (int64_t)uv_hrtime() >= proxy->drain_deadline_ns)) {
+        if (!drained)
+            log_warn(&proxy->log, "drain", 0,
+                     "not empty after drain_timeout_ms: %u queued, %u loaned, %u held, %u read",
+                     load.waiting, load.loaned, load.leased, load.reading);
+        begin_close(proxy);
+    } else if (!proxy->leaving && proxy->drains == NULL) {
+        uv_timer_stop(timer);
+    }
+}
+
+static void start_draining(struct proxy *proxy, const char *why)
+{
+    uint64_t interval = DRAIN_LOOK_MS + proxy->ring.layout.slot_count / DRAIN_SLOTS_PER_MS;
+
+    if (proxy->phase == PROXY_SERVING) {
+        proxy->phase = PROXY_DRAINING;
+        rs_store_release(&proxy->ring.shared->draining, 1);
+        log_info(&proxy->log, "drain", 0, "draining (%s): no new attaches and loans", why);
+    }
+    if (!uv_is_active((uv_handle_t *)&proxy->drain_timer))
+        uv_timer_start(&proxy->drain_timer, on_drain_timer, 0, interval);
+}
+
+void proxy_drain_for(struct proxy *proxy, struct conn_call *call, uint64_t timeout_ms)
+{
+    struct drain_call *drain = calloc(1, sizeof *drain);
+
+    if (drain == NULL) {
+        conn_reply_error(call, -ENOMEM, "out of memory");
+        return;
+    }
+    if (timeout_ms > INT64_MAX / 2000000)
+        timeout_ms = INT64_MAX / 2000000;
+    *drain = (struct drain_call){.next = proxy->drains,
+                                 .proxy = proxy,
+                                 .call = call,
+                                 .deadline_ns = (int64_t)(uv_hrtime() + timeout_ms * 1000000)};
+    proxy->drains = drain;
+    call->data = drain;
+    call->cancelled = on_drain_cancelled;
+    start_draining(proxy, "asked by a client");
+}
+
+static void on_signal(uv_signal_t *handle, int number)
+{
+    struct proxy *proxy = handle->data;
+
+    if (proxy->leaving) {
+        log_info(&proxy->log, "drain", 0, "second signal: ending now");
+        if (!proxy->opened) {
+            log_finish(&proxy->log);
+            _exit(EXIT_CODE_FAILURE); /* the ring's pages are still being made: nobody has seen it */
+        }
+        begin_close(proxy);
+        return;
+    }
+    proxy->leaving = true;
+    notify("STOPPING=1");
+    if (proxy->phase == PROXY_STARTING)
+        return; /* ends when the files are there */
+    uint64_t timeout_ms = proxy->config.drain_timeout_ms;
+    if (timeout_ms > INT64_MAX / 2000000)
+        timeout_ms = INT64_MAX / 2000000;
+    proxy->drain_deadline_ns = (int64_t)(uv_hrtime() + timeout_ms * 1000000);
+    start_draining(proxy, number == SIGTERM ? "SIGTERM" : "SIGINT");
+}
+
+/* ---- the beginning ---- */
+
+static int open_events(struct proxy *proxy)
+{
+    proxy->inbox_event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    proxy->bell_event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    return proxy->inbox_event < 0 || proxy->bell_event < 0 ? -errno : 0;
+}
+
+static int open_ring(struct proxy *proxy)
+{
+    int rc = rs_repair_init(&proxy->repair, &proxy->ring);
+
+    if (rc < 0)
+        return rc;
+    if (proxy->files.adopted)
+        rs_repair_adopt(&proxy->repair);
+    rs_store_release(&proxy->ring.shared->draining, 0);
+    rc = routes_init(&proxy->routes, &proxy->config, &proxy->ring);
+    if (rc < 0)
+        return rc;
+    proxy->ring.bell_fd = proxy->bell_event;
+    rs_inbox_init(&proxy->inbox, &proxy->ring, proxy->inbox_event);
+    rs_inbox_admit(&proxy->inbox, 0, &proxy->ring, proxy->routes.self, 0);
+    if (proxy->routes.self != RS_NO_DESTINATION) {
+        proxy->repair.inboxes[proxy->routes.self] = &proxy->inbox;
+        proxy->repair.ring_number[proxy->routes.self] = 0;
+    }
+    return 0;
+}
+
+static int open_parts(struct proxy *proxy)
+{
+    static const struct {
+        int (*open)(struct proxy *proxy);
+        const char *what;
+    } parts[] = {
+        {open_events, "eventfds"}, {open_ring, "ring"},       {mend_open, "repair"},
+        {control_open, "control"}, {clients_open, "clients"}, {watch_open, "watch"},
+        {peers_open, "peers"},     {conn_listen, "socket"},
+    };
+
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        int rc = parts[i].open(proxy);
+        if (rc < 0) {
+            log_error(&proxy->log, "proxy", 0, "cannot start the %s: %s", parts[i].what,
+                      rs_strerror(rc));
+            return rc;
+        }
+    }
+    return 0;
+}
+
+static void report_files(struct proxy *proxy)
+{
+    const struct ring_files *files = &proxy->files;
+
+    if (files->found[0] != '\0')
+        log_warn(&proxy->log, "ring", 0, "%s", files->found);
+    log_write(&proxy->log, files->numa_degraded ? RS_CONFIG_WARN : RS_CONFIG_DEBUG, "ring", 0,
+              "numa: %s", files->numa);
+    log_write(&proxy->log, files->lock_degraded ? RS_CONFIG_WARN : RS_CONFIG_DEBUG, "ring", 0,
+              "lock: %s", files->lock);
+    log_info(&proxy->log, "ring", 0, "%s ring of %u slots, %llu bytes, pages: %s",
+             files->adopted ? "took over the" : "made a", proxy->ring.layout.slot_count,
+             (unsigned long long)proxy->ring.layout.body_bytes, files->pages);
+}
+
+static void on_opened(uv_work_t *work, int status)
+{
+    struct proxy *proxy = work->data;
+    int rc = status < 0 ? status : proxy->open_result;
+
+    if (rc < 0) {
+        log_error(&proxy->log, "ring", 0, "%s",
+                  proxy->open_error[0] != '\0' ? proxy->open_error : rs_strerror(rc));
+        proxy->exit_code = rc == -RINGSIDE_E_IN_USE ? EXIT_CODE_IN_USE : EXIT_CODE_FAILURE;
+        begin_close(proxy);
+        return;
+    }
+    proxy->opened = true;
+    if (!proxy->leaving) {
+        report_files(proxy);
+        rc = open_parts(proxy);
+    }
+    if (rc < 0 || proxy->leaving) {
+        proxy->exit_code = rc == -RINGSIDE_E_IN_USE ? EXIT_CODE_IN_USE
+                           : rc < 0                 ? EXIT_CODE_FAILURE
+                                                    : EXIT_CODE_OK;
+        begin_close(proxy);
+        return;
+    }
+    proxy->phase = PROXY_SERVING;
+    mend_audit(proxy);
+    log_info(&proxy->log, "proxy", 0, "stage %s serves unix:%s (pid %d, sidecar id %u, epoch %u)",
+             proxy->config.stage, proxy->config.socket.path, (int)getpid(),
+             proxy->ring.layout.sidecar_id, rs_load_relaxed(&proxy->ring.layout.epoch));
+    rc = notify("READY=1");
+    if (rc < 0)
+        log_warn(&proxy->log, "proxy", 0, "cannot tell NOTIFY_SOCKET that we are ready: %s",
+                 rs_strerror(rc));
+}
+
+static void do_open(uv_work_t *work)
+{
+    struct proxy *proxy = work->data;
+
+    proxy->open_result = ring_files_open(&proxy->files, &proxy->ring, &proxy->config,
+                                         proxy->open_error, sizeof proxy->open_error);
+}
+
+static int start(struct proxy *proxy)
+{
+    uv_signal_init(&proxy->loop, &proxy->terminate);
+    uv_signal_init(&proxy->loop, &proxy->interrupt);
+    uv_timer_init(&proxy->loop, &proxy->drain_timer);
+    proxy->terminate.data = proxy->interrupt.data = proxy->drain_timer.data = proxy;
+    uv_signal_start(&proxy->terminate, on_signal, SIGTERM);
+    uv_signal_start(&proxy->interrupt, on_signal, SIGINT);
+    int rc = conn_claim(proxy);
+    if (rc < 0)
+        return rc;
+    proxy->opening.data = proxy;
+    return uv_queue_work(&proxy->loop, &proxy->opening, do_open, on_opened);
+}
+
+int proxy_run(struct rs_config *config)
+{
+    struct proxy *proxy = calloc(1, sizeof *proxy);
+
+    if (proxy == NULL) {
+        rs_config_finish(config);
+        return EXIT_CODE_FAILURE;
+    }
+    signal(SIGPIPE, SIG_IGN);
+    log_init(&proxy->log, STDERR_FILENO);
+    log_configure(&proxy->log, config);
+    proxy->config = *config;
+    proxy->inbox_event = proxy->bell_event = -1;
+    proxy->files.control_fd = proxy->files.body_fd = -1;
+    proxy->started_ns = (int64_t)uv_hrtime();
+    int rc = uv_loop_init(&proxy->loop);
+    if (rc == 0) {
+        rc = start(proxy);
+        if (rc < 0) {
+            proxy->exit_code = rc == -RINGSIDE_E_IN_USE ? EXIT_CODE_IN_USE : EXIT_CODE_FAILURE;
+            begin_close(proxy);
+        }
+        uv_run(&proxy->loop, UV_RUN_DEFAULT);
+        release(proxy);
+        rc = uv_loop_close(&proxy->loop);
+    }
+    if (rc < 0) {
+        log_error(&proxy->log, "proxy", 0, "the event loop did not end well: %s", uv_strerror(rc));
+        proxy->exit_code = EXIT_CODE_FAILURE;
+    }
+    int exit_code = proxy->exit_code;
+    if (exit_code == EXIT_CODE_OK)
+        log_info(&proxy->log, "proxy", 0, "ended");
+    log_finish(&proxy->log);
+    free(proxy);
+    return exit_code;
+}

@@ -1,0 +1,427 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Loan, Send, Share and Abandon for those who let the sidecar take every step in the ring. */
+#include <errno.h>
+#include <string.h>
+#include <uv.h>
+
+#include "proto/err.h"
+#include "proxy/control.h"
+#include "proxy/proxy.h"
+
+/* ---- routes ---- */
+
+int control_room(struct proxy *proxy, uint16_t number, const struct route *route, unsigned *index)
+{
+    struct rs_repair *repair = &proxy->repair;
+
+    for (*index = 0; *index < route->config->to_count; ++*index) {
+        unsigned destination = route->destinations[*index];
+
+        if (repair->inboxes[destination] == NULL ||
+            !rs_destination_connected(
+                rs_load_acquire(&proxy->ring.destinations[destination].state)))
+            return -RINGSIDE_E_UNAVAILABLE;
+    }
+    for (*index = 0; *index < route->config->to_count; ++*index) {
+        unsigned destination = route->destinations[*index];
+        struct rs_inbox *inbox = repair->inboxes[destination];
+
+        if (rs_inbox_has_room(inbox))
+            continue;
+        if (route->config->when_full != RS_CONFIG_DROP_OLDEST ||
+            !rs_inbox_drop_oldest(inbox, repair->ring_number[destination]))
+            return -RINGSIDE_E_FULL;
+        rs_ring_count(&proxy->ring, number, RS_DROPPED, 1);
+    }
+    return 0;
+}
+
+static void push(struct proxy *proxy, uint16_t number, unsigned destination, uint32_t slot,
+                 unsigned delivery)
+{
+    struct rs_repair *repair = &proxy->repair;
+
+    if (rs_inbox_push(repair->inboxes[destination], repair->ring_number[destination], slot,
+                      delivery) != 0) {
+        rs_ring_count(&proxy->ring, number, RS_OVERFLOWS, 1);
+        rs_ring_bell(&proxy->ring);
+    }
+}
+
+int control_publish(struct proxy *proxy, uint16_t number, const struct rs_loan *loan,
+                    const struct route *route)
+{
+    unsigned count = route->config->to_count;
+
+    rs_ring_prepare(&proxy->ring, loan, route->destinations, count, 0);
+    int rc = rs_ring_seal(&proxy->ring, number, loan, 0);
+    for (unsigned i = 0; rc == 0 && i < count; i++)
+        push(proxy, number, route->destinations[i], loan->slot, i);
+    return rc;
+}
+
+void control_requeue(struct proxy *proxy, const struct rs_lease *lease, unsigned ring_number)
+{
+    if (rs_inbox_push(&proxy->inbox, ring_number, lease->slot, lease->delivery) != 0)
+        rs_ring_bell(lease->ring);
+}
+
+/* ---- Loan ---- */
+
+static int plan(struct conn_call *call, const Ringside__V1__LoanRequest *request,
+                struct rs_message *header, uint64_t *total_bytes)
+{
+    memset(header, 0, offsetof(struct rs_message, tensors));
+    if (request->n_tensors < 1 || request->n_tensors > RS_MAX_TENSORS) {
+        conn_reply_error(call, -RINGSIDE_E_SHAPE, "a message has 1..%u tensors, not %zu",
+                         RS_MAX_TENSORS, request->n_tensors);
+        return -RINGSIDE_E_SHAPE;
+    }
+    header->tensor_count = (uint8_t)request->n_tensors;
+    for (size_t i = 0; i < request->n_tensors; i++) {
+        const Ringside__V1__Tensor *tensor = request->tensors[i];
+
+        if (tensor->n_shape > RS_MAX_RANK) {
+            conn_reply_error(call, -RINGSIDE_E_SHAPE, "tensor %zu has rank %zu, the limit is %u", i,
+                             tensor->n_shape, RS_MAX_RANK);
+            return -RINGSIDE_E_SHAPE;
+        }
+        header->tensors[i] = (struct rs_tensor){
+            .dtype = (unsigned)tensor->dtype < (unsigned)RS_DTYPE_COUNT ? (uint8_t)tensor->dtype
+                                                                          : RS_DTYPE_NONE,
+            .rank = (uint8_t)tensor->n_shape};
+        if (tensor->n_shape > 0)
+            memcpy(header->tensors[i].shape, tensor->shape, tensor->n_shape * sizeof(int64_t));
+        int rc = rs_tensor_size(&header->tensors[i]);
+        if (rc < 0) {
+            conn_reply_error(call, rc, "tensor %zu: %s (dtype %d, rank %zu)", i, rs_strerror(rc),
+                             (int)tensor->dtype, tensor->n_shape);
+            return rc;
+        }
+    }
+    int rc = rs_message_plan(header, request->metadata_bytes, total_bytes);
+    if (rc < 0)
+        conn_reply_error(call, rc, "the tensors together: %s", rs_strerror(rc));
+    return rc;
+}
+
+static void answer_loan(struct session *session, struct conn_call *call, struct rs_message *header,
+                        const struct session_lease *lease, uint64_t request_id, bool again)
+{
+    struct proxy *proxy = session->proxy;
+    Ringside__V1__LoanResponse response = RINGSIDE__V1__LOAN_RESPONSE__INIT;
+    Ringside__V1__Lease wire;
+    Ringside__V1__Tensor tensors[RS_MAX_TENSORS], *pointers[RS_MAX_TENSORS];
+
+    wire_lease_fill(&wire, lease, NULL);
+    wire_tensors_fill(header, tensors, pointers);
+    response.lease = &wire;
+    response.n_tensors = header->tensor_count;
+    response.tensors = pointers;
+    response.body_path = proxy->files.body_path;
+    response.slot_offset = rs_ring_slot_offset(&proxy->ring, lease->slot);
+    response.slot_bytes = rs_ring_slot_bytes(&proxy->ring, lease->slot);
+    if (again)
+        conn_reply(call, &response.base, NULL, 0);
+    else
+        control_reply_lease(session, call, &response.base, lease, request_id, false);
+}
+
+/* A retry whose first answer got lost: the same lease, when it is still held. */
+static void loan_again(struct session *session, struct conn_call *call,
+                       const struct session_lease *lease, uint64_t request_id)
+{
+    struct proxy *proxy = session->proxy;
+    struct rs_message header;
+    struct rs_loan loan;
+
+    if (session_loan(session, lease, &loan) < 0)
+        conn_reply_error(call, -RINGSIDE_E_STATE,
+                         "request id %llu was answered before and its slot is no longer loaned; "
+                         "use a fresh id",
+                         (unsigned long long)request_id);
+    else if (rs_message_load(&header, &proxy->ring.slots[loan.slot],
+                             control_body(&proxy->ring, loan.slot),
+                             rs_ring_slot_bytes(&proxy->ring, loan.slot)) < 0)
+        conn_reply_error(call, -RINGSIDE_E_CORRUPT, "the loaned slot's header was overwritten");
+    else
+        answer_loan(session, call, &header, lease, request_id, true);
+}
+
+static int try_loan(struct wait *wait)
+{
+    const Ringside__V1__LoanRequest *request = (const Ringside__V1__LoanRequest *)wait->request;
+    struct session *session = wait->session;
+    struct proxy *proxy = session->proxy;
+    struct rs_message header;
+    uint64_t total_bytes;
+    struct rs_loan loan;
+
+    const struct session_lease *before = session_recall(session, request->request_id);
+    if (before != NULL) {
+        loan_again(session, wait->call, before, request->request_id);
+        return 1;
+    }
+    if (proxy_is_draining(proxy)) {
+        conn_reply_error(wait->call, -RINGSIDE_E_DRAINING, "stage %s is draining: no new loans",
+                         proxy->config.stage);
+        return 1;
+    }
+    if (plan(wait->call, request, &header, &total_bytes) < 0)
+        return 1;
+    int class = rs_ring_class_for(&proxy->ring, total_bytes);
+    if (class < 0) {
+        const struct rs_superblock *layout = &proxy->ring.layout;
+        conn_reply_error(wait->call, class,
+                         "the message takes %llu bytes, the largest slot has %llu (ring.classes)",
+                         (unsigned long long)total_bytes,
+                         (unsigned long long)layout->classes[layout->class_count - 1].slot_bytes);
+        return 1;
+    }
+    if (rs_ring_loan(&proxy->ring, session->number, (unsigned)class, &loan) < 0)
+        return 0;
+    rs_message_store(&header, &proxy->ring.slots[loan.slot], control_body(&proxy->ring, loan.slot));
+    struct session_lease lease = {&proxy->ring, loan.slot, loan.generation, -1, 0};
+    answer_loan(session, wait->call, &header, &lease, request->request_id, false);
+    return 1;
+}
+
+void control_loan(struct session *session, struct conn_call *call)
+{
+    ProtobufCMessage *request = conn_decode(call, &ringside__v1__loan_request__descriptor);
+
+    if (request != NULL)
+        control_wait(session, call, request, try_loan, false);
+}
+
+/* ---- Send and Share ---- */
+
+/* Understands the lease of a request and answers what is wrong with it. */
+static int find_loan(struct session *session, struct conn_call *call,
+                     const Ringside__V1__Lease *wire, struct rs_loan *loan)
+{
+    struct session_lease lease;
+
+    int rc = session_lease_of(session, wire, &lease);
+    if (rc == 0)
+        rc = session_loan(session, &lease, loan);
+    if (rc < 0)
+        conn_reply_error(call, rc, "%s",
+                         rc == -RINGSIDE_E_STATE
+                             ? "the lease is no loan of this session: sent, abandoned or never had"
+                         : rc == -RINGSIDE_E_INVALID ? "the request names no lease"
+                                                     : rs_strerror(rc));
+    return rc;
+}
+
+static int check_options(struct conn_call *call, const Ringside__V1__Options *options)
+{
+    if (options->metadata.len > CONTROL_METADATA_MAX) {
+        conn_reply_error(call, -RINGSIDE_E_LIMIT,
+                         "%zu bytes of metadata; over the socket the limit is %u",
+                         options->metadata.len, CONTROL_METADATA_MAX);
+        return -RINGSIDE_E_LIMIT;
+    }
+    if (options->trace_id.len != 0 && options->trace_id.len != 16) {
+        conn_reply_error(call, -RINGSIDE_E_INVALID, "a trace id has 16 bytes, not %zu",
+                         options->trace_id.len);
+        return -RINGSIDE_E_INVALID;
+    }
+    if ((unsigned)options->metadata_kind > RINGSIDE__V1__METADATA_KIND__TREE) {
+        conn_reply_error(call, -RINGSIDE_E_INVALID, "metadata kind %d is unknown",
+                         (int)options->metadata_kind);
+        return -RINGSIDE_E_INVALID;
+    }
+    return 0;
+}
+
+/* Completes the header that Loan stored, and copies the metadata in. Answers what is wrong. */
+static int complete(struct session *session, struct conn_call *call, const struct rs_loan *loan,
+                    const Ringside__V1__Options *options, uint64_t ttl_ns, uint64_t *body_bytes)
+{
+    struct rs_ring *ring = &session->proxy->ring;
+    struct rs_slot *record = &ring->slots[loan->slot];
+    uint64_t slot_bytes = rs_ring_slot_bytes(ring, loan->slot);
+    uint8_t *body = control_body(ring, loan->slot);
+    struct rs_message header;
+
+    if (options != NULL && check_options(call, options) < 0)
+        return -RINGSIDE_E_INVALID;
+    if (rs_message_load(&header, record, body, slot_bytes) < 0) {
+        conn_reply_error(call, -RINGSIDE_E_CORRUPT,
+                         "the header of the loaned slot was overwritten; abandon it");
+        return -RINGSIDE_E_CORRUPT;
+    }
+    uint64_t offset = rs_message_metadata_offset(&header);
+    size_t metadata_bytes = options != NULL ? options->metadata.len : 0;
+    if (offset > slot_bytes || metadata_bytes > slot_bytes - offset) {
+        conn_reply_error(call, -RINGSIDE_E_TOO_BIG,
+                         "%zu bytes of metadata do not fit behind the tensors (%llu bytes left); "
+                         "ask for more with Loan",
+                         metadata_bytes,
+                         (unsigned long long)(offset > slot_bytes ? 0 : slot_bytes - offset));
+        return -RINGSIDE_E_TOO_BIG;
+    }
+    header.metadata_bytes = (uint32_t)metadata_bytes;
+    header.metadata_offset = metadata_bytes > 0 ? offset : 0;
+    header.metadata_kind = 0;
+    if (options != NULL) {
+        header.metadata_kind = metadata_bytes > 0 ? (uint8_t)options->metadata_kind : 0;
+        header.stream_id = options->stream_id;
+        header.sequence = options->sequence;
+        if (options->trace_id.len == 16)
+            memcpy(header.trace_id, options->trace_id.data, 16);
+        if (options->ttl_ns != 0)
+            ttl_ns = options->ttl_ns;
+    }
+    header.ttl_ns = ttl_ns;
+    header.publish_ns = uv_hrtime();
+    if (metadata_bytes > 0)
+        memcpy(body + offset, options->metadata.data, metadata_bytes);
+    rs_message_store(&header, record, body);
+    *body_bytes = metadata_bytes;
+    for (unsigned i = 0; i < header.tensor_count; i++)
+        *body_bytes += header.tensors[i].bytes;
+    return 0;
+}
+
+static void spend(struct session *session)
+{
+    if (session->held > 0)
+        session->held--;
+}
+
+/* 0: room; 1: answered with an error; -RINGSIDE_E_FULL: wait. */
+static int find_room(struct wait *wait, const struct route *route)
+{
+    struct proxy *proxy = wait->session->proxy;
+    unsigned index;
+
+    int rc = control_room(proxy, wait->session->number, route, &index);
+    if (rc == 0)
+        return 0;
+    const char *path = route->config->to[index];
+    if (rc == -RINGSIDE_E_UNAVAILABLE)
+        conn_reply_error(wait->call, rc, "route %s: no link to unix:%s (yet); see `ringside status`",
+                         route->config->name, path);
+    else if (route->config->when_full == RS_CONFIG_BLOCK)
+        return rc;
+    else
+        conn_reply_error(wait->call, rc, "route %s: the inbox of unix:%s is full",
+                         route->config->name, path);
+    return 1;
+}
+
+static int try_send(struct wait *wait)
+{
+    const Ringside__V1__SendRequest *request = (const Ringside__V1__SendRequest *)wait->request;
+    struct session *session = wait->session;
+    struct proxy *proxy = session->proxy;
+    Ringside__V1__SendResponse response = RINGSIDE__V1__SEND_RESPONSE__INIT;
+    const struct route *route = routes_find(&proxy->routes, request->route);
+    uint64_t bytes;
+    struct rs_loan loan;
+
+    if (find_loan(session, wait->call, request->lease, &loan) < 0)
+        return 1;
+    if (route == NULL) {
+        conn_reply_error(wait->call, -RINGSIDE_E_NO_ROUTE, "stage %s has no route \"%.63s\"",
+                         proxy->config.stage, request->route);
+        return 1;
+    }
+    int rc = find_room(wait, route);
+    if (rc != 0)
+        return rc > 0;
+    if (complete(session, wait->call, &loan, request->options, route->config->ttl_ms * 1000000,
+                 &bytes) < 0)
+        return 1;
+    rc = control_publish(proxy, session->number, &loan, route);
+    if (rc < 0) {
+        conn_reply_error(wait->call, rc, "the loan was lost meanwhile");
+        return 1;
+    }
+    spend(session);
+    rs_ring_count(&proxy->ring, session->number, RS_SENT, 1);
+    rs_ring_count(&proxy->ring, session->number, RS_SENT_BYTES, bytes);
+    response.ticket =
+        rs_ticket_pack((uint16_t)proxy->ring.layout.sidecar_id, loan.slot, loan.generation);
+    conn_reply(wait->call, &response.base, NULL, 0);
+    return 1;
+}
+
+void control_send(struct session *session, struct conn_call *call)
+{
+    ProtobufCMessage *request = conn_decode(call, &ringside__v1__send_request__descriptor);
+
+    if (request != NULL)
+        control_wait(session, call, request, try_send, false);
+}
+
+static void share(struct session *session, struct conn_call *call,
+                  const Ringside__V1__ShareRequest *request)
+{
+    struct proxy *proxy = session->proxy;
+    const struct rs_superblock *layout = &proxy->ring.layout;
+    Ringside__V1__ShareResponse response = RINGSIDE__V1__SHARE_RESPONSE__INIT;
+    uint64_t longest_ns = proxy->config.tickets.ttl_ms * 1000000, bytes;
+    char text[RS_TICKET_TEXT_BYTES];
+    struct rs_loan loan;
+
+    if (find_loan(session, call, request->lease, &loan) < 0)
+        return;
+    if (request->kept == (request->readers != 0) || request->readers > 255) {
+        conn_reply_error(call, -RINGSIDE_E_INVALID,
+                         "Share takes either readers 1..255 or kept; got readers %u, kept %s",
+                         request->readers, request->kept ? "true" : "false");
+        return;
+    }
+    if (request->options != NULL && request->options->ttl_ns > longest_ns) {
+        conn_reply_error(call, -RINGSIDE_E_INVALID,
+                         "a time to live of %llu ns is over tickets.ttl_ms (%llu ms)",
+                         (unsigned long long)request->options->ttl_ns,
+                         (unsigned long long)proxy->config.tickets.ttl_ms);
+        return;
+    }
+    if (complete(session, call, &loan, request->options, longest_ns, &bytes) < 0)
+        return;
+    rs_ring_prepare(&proxy->ring, &loan, NULL, 0,
+                    rs_readers(loan.generation, request->readers, request->kept));
+    int rc = rs_ring_seal(&proxy->ring, session->number, &loan, RS_FLAG_TICKET);
+    if (rc < 0) {
+        conn_reply_error(call, rc, "the loan was lost meanwhile");
+        return;
+    }
+    spend(session);
+    rs_ring_count(&proxy->ring, session->number, RS_SHARED, 1);
+    rs_ring_count(&proxy->ring, session->number, RS_SENT_BYTES, bytes);
+    rs_ticket_format(text, (uint16_t)layout->sidecar_id, loan.slot, loan.generation,
+                     (uint32_t)layout->incarnation[0]);
+    response.ticket = rs_ticket_pack((uint16_t)layout->sidecar_id, loan.slot, loan.generation);
+    response.text = text;
+    conn_reply(call, &response.base, NULL, 0);
+}
+
+void control_share(struct session *session, struct conn_call *call)
+{
+    Ringside__V1__ShareRequest *request =
+        (Ringside__V1__ShareRequest *)conn_decode(call, &ringside__v1__share_request__descriptor);
+
+    if (request != NULL)
+        share(session, call, request);
+    conn_free_message((ProtobufCMessage *)request);
+}
+
+void control_abandon(struct session *session, struct conn_call *call)
+{
+    Ringside__V1__Empty response = RINGSIDE__V1__EMPTY__INIT;
+    Ringside__V1__LeaseRequest *request =
+        (Ringside__V1__LeaseRequest *)conn_decode(call, &ringside__v1__lease_request__descriptor);
+    struct rs_loan loan;
+
+    if (request != NULL && find_loan(session, call, request->lease, &loan) == 0) {
+        rs_ring_abandon(&session->proxy->ring, session->number, &loan);
+        spend(session);
+        conn_reply(call, &response.base, NULL, 0);
+    }
+    conn_free_message((ProtobufCMessage *)request);
+}

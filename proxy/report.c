@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Status, List and Describe: looks at the ring that take nothing and trust nothing in it. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include "proto/decode.h"
+#include "proto/err.h"
+#include "proxy/control.h"
+#include "proxy/mend.h"
+#include "proxy/peers.h"
+#include "proxy/proxy.h"
+#include "proxy/watch.h"
+
+#define PAGE_SLOTS   256u   /* slots in one answer of List: stays under a frame */
+#define PAGE_LOOKS   65536u /* slots that one List looks at */
+#define HOLDERS_MAX  (1 + RS_MAX_DELIVERIES + RS_MAX_READERS + 1)
+
+/* ---- slots ---- */
+
+struct slot_view {
+    Ringside__V1__Slot slot;
+    Ringside__V1__Tensor tensors[RS_MAX_TENSORS], *tensor_pointers[RS_MAX_TENSORS];
+    Ringside__V1__Holder holders[HOLDERS_MAX], *holder_pointers[HOLDERS_MAX];
+    char stages[RS_MAX_DELIVERIES][RS_NAME_BYTES];
+    char text[RS_TICKET_TEXT_BYTES];
+    struct rs_message header;
+    bool held; /* somebody holds it: it does not only wait */
+};
+
+static const char *const phase_names[] = {"free", "loaned", "sealed", "quarantined"};
+
+static Ringside__V1__Holder *add_holder(struct slot_view *view, const char *state, uint64_t age_ns)
+{
+    size_t at = view->slot.n_holders++;
+    Ringside__V1__Holder *holder = &view->holders[at];
+
+    ringside__v1__holder__init(holder);
+    view->holder_pointers[at] = holder;
+    holder->state = (char *)state;
+    holder->age_ns = age_ns;
+    holder->delivery = -1;
+    return holder;
+}
+
+static void name_holder(struct proxy *proxy, Ringside__V1__Holder *holder, unsigned number)
+{
+    holder->client_number = number;
+    holder->client = (char *)clients_name(proxy, (uint16_t)number);
+}
+
+/* The name of a destination's stage, fit for a string of protobuf. */
+static void load_stage(struct proxy *proxy, unsigned destination, char name[RS_NAME_BYTES])
+{
+    uint64_t words[RS_NAME_BYTES / 8] = {0};
+
+    name[0] = '\0';
+    if (destination >= proxy->ring.layout.destination_count)
+        return;
+    for (unsigned i = 0; i < RS_NAME_BYTES / 8; i++)
+        words[i] = rs_load_relaxed(&proxy->ring.destinations[destination].name[i]);
+    memcpy(name, words, RS_NAME_BYTES);
+    name[RS_NAME_BYTES - 1] = '\0';
+    for (size_t i = 0, bytes = strlen(name); i < bytes;) {
+        size_t step = rs_utf8_character((const uint8_t *)name + i, bytes - i);
+        if (step == 0)
+            name[i] = '?';
+        i += step > 0 ? step : 1;
+    }
+}
+
+static void add_deliveries(struct proxy *proxy, struct slot_view *view, uint32_t slot,
+                           uint64_t state, uint64_t age_ns)
+{
+    for (unsigned i = 0; i < RS_MAX_DELIVERIES; i++) {
+        uint64_t word = rs_load_acquire(&proxy->ring.slots[slot].delivery[i]);
+        unsigned phase = rs_delivery_phase(word);
+
+        if (rs_delivery_generation(word) != rs_state_generation(state) ||
+            (phase != RS_QUEUED && phase != RS_HELD))
+            continue;
+        Ringside__V1__Holder *holder =
+            add_holder(view, phase == RS_HELD ? "held" : "queued",
+                       phase == RS_HELD ? watch_age_ns(proxy, slot, i, word) : age_ns);
+        if (phase == RS_HELD) {
+            name_holder(proxy, holder, rs_delivery_holder(word));
+            view->held = true;
+        }
+        load_stage(proxy, rs_delivery_destination(word), view->stages[i]);
+        holder->destination = view->stages[i];
+        holder->attempts = rs_delivery_attempts(word);
+        holder->delivery = (int32_t)i;
+    }
+}
+
+static void add_readers(struct proxy *proxy, struct slot_view *view, uint32_t slot)
+{
+    uint64_t readers = rs_load_acquire(&proxy->ring.slots[slot].readers);
+    uint64_t age_ns = watch_age_ns(proxy, slot, WATCH_READING, watch_reading_word(readers));
+
+    view->slot.readers_left = rs_readers_left(readers);
+    if ((readers & RS_READERS_KEPT) || rs_readers_left(readers) > 0)
+        add_holder(view, "kept", view->slot.age_ns);
+    for (uint32_t i = 0; i < clients_end(proxy); i++) {
+        unsigned reader = clients_reader(proxy, (uint16_t)i);
+        if (clients_phase(proxy, (uint16_t)i) == CLIENT_FREE || reader >= RS_MAX_READERS ||
+            (readers >> reader & 1) == 0 || view->slot.n_holders == HOLDERS_MAX)
+            continue;
+        name_holder(proxy, add_holder(view, "reading", age_ns), i);
+        view->held = true;
+    }
+}
+
+static void add_message(struct proxy *proxy, struct slot_view *view, uint32_t slot, uint64_t state)
+{
+    struct rs_ring *ring = &proxy->ring;
+    uint64_t now = uv_hrtime();
+
+    int rc = rs_message_load(&view->header, &ring->slots[slot], control_body(ring, slot),
+                             rs_ring_slot_bytes(ring, slot));
+    if (rc < 0 || rs_load_seq_cst(&ring->slots[slot].state) != state)
+        return; /* nonsense, or another message by now */
+    wire_tensors_fill(&view->header, view->tensors, view->tensor_pointers);
+    view->slot.n_tensors = view->header.tensor_count;
+    view->slot.tensors = view->tensor_pointers;
+    view->slot.metadata_bytes = view->header.metadata_bytes;
+    view->slot.ttl_ns = view->header.ttl_ns;
+    if (rs_state_phase(state) == RS_SEALED && now > view->header.publish_ns)
+        view->slot.age_ns = now - view->header.publish_ns;
+}
+
+static void view_slot(struct proxy *proxy, struct slot_view *view, uint32_t slot, uint64_t state)
+{
+    struct rs_ring *ring = &proxy->ring;
+    uint16_t sidecar_id = (uint16_t)ring->layout.sidecar_id;
+    unsigned phase = rs_state_phase(state);
+
+    memset(view, 0, offsetof(struct slot_view, tensors));
+    view->held = false;
+    ringside__v1__slot__init(&view->slot);
+    rs_ticket_format(view->text, sidecar_id, slot, rs_state_generation(state),
+                     (uint32_t)ring->layout.incarnation[0]);
+    view->slot.slot = slot;
+    view->slot.ticket = rs_ticket_pack(sidecar_id, slot, rs_state_generation(state));
+    view->slot.text = view->text;
+    view->slot.state = (char *)(phase <= RS_QUARANTINED ? phase_names[phase] : "unknown");
+    view->slot.slot_bytes = rs_ring_slot_bytes(ring, slot);
+    view->slot.holders = view->holder_pointers;
+    if (phase == RS_LOANED) {
+        view->slot.age_ns = watch_age_ns(proxy, slot, WATCH_LOAN, state);
+        name_holder(proxy, add_holder(view, "loaned", view->slot.age_ns), rs_state_owner(state));
+        view->held = true;
+    } else if (phase == RS_SEALED) {
+        add_message(proxy, view, slot, state);
+        add_deliveries(proxy, view, slot, state, view->slot.age_ns);
+        if (rs_state_flags(state) & RS_FLAG_TICKET)
+            add_readers(proxy, view, slot);
+    }
+}
+
+void report_list(struct proxy *proxy, struct conn_call *call)
+{
+    Ringside__V1__ListRequest *request =
+        (Ringside__V1__ListRequest *)conn_decode(call, &ringside__v1__list_request__descriptor);
+    Ringside__V1__ListResponse response = RINGSIDE__V1__LIST_RESPONSE__INIT;
+    Ringside__V1__Slot *slots[PAGE_SLOTS];
+    uint32_t count = proxy->ring.layout.slot_count;
+
+    if (request == NULL)
+        return;
+    uint32_t slot = request->first_slot;
+    bool held_only = request->held_only;
+    conn_free_message(&request->base);
+    struct slot_view *views = malloc(PAGE_SLOTS * sizeof *views);
+    if (views == NULL) {
+        conn_reply_error(call, -ENOMEM, "out of memory");
+        return;
+    }
+    for (uint32_t looks = 0; slot < count && looks < PAGE_LOOKS && response.n_slots < PAGE_SLOTS;
+         slot++, looks++) {
+        struct slot_view *view = &views[response.n_slots];
+        uint64_t state = rs_load_seq_cst(&proxy->ring.slots[slot].state);
+
+        if (rs_state_phase(state) == RS_FREE)
+            continue;
+        view_slot(proxy, view, slot, state);
+        if (held_only && !view->held)
+            continue;
+        slots[response.n_slots++] = &view->slot;
+    }
+    response.slots = slots;
+    response.next_slot = slot < count ? slot : 0;
+    conn_reply(call, &response.base, NULL, 0);
+    free(views);
+}
+
+void report_describe(struct proxy *proxy, struct conn_call *call)
+{
+    Ringside__V1__DescribeRequest *request = (Ringside__V1__DescribeRequest *)conn_decode(
+        call, &ringside__v1__describe_request__descriptor);
+    Ringside__V1__DescribeResponse response = RINGSIDE__V1__DESCRIBE_RESPONSE__INIT;
+    struct rs_ticket ticket;
+
+    if (request == NULL)
+        return;
+    int rc = control_ticket(&ticket, request->ticket,
+                            request->by_case == RINGSIDE__V1__DESCRIBE_REQUEST__BY_TEXT
+                                ? request->text
+                                : NULL);
+    conn_free_message(&request->base);
+    if (rc == 0)
+        rc = rs_ring_ticket_slot(&proxy->ring, &ticket);
+    uint64_t state = rc < 0 ? 0 : rs_load_seq_cst(&proxy->ring.slots[ticket.slot].state);
+    uint32_t mask = ticket.has_text ? UINT32_MAX : RS_TICKET_GENERATION_MASK;
+    if (rc >= 0 && (rs_state_phase(state) == RS_FREE ||
+                    ((rs_state_generation(state) ^ ticket.generation) & mask) != 0))
+        rc = -RINGSIDE_E_STALE_TICKET;
+    struct slot_view *view = rc < 0 ? NULL : malloc(sizeof *view);
+    if (view == NULL) {
+        rc = rc < 0 ? rc : -ENOMEM;
+        conn_reply_error(call, rc, "%s", rs_strerror(rc));
+        return;
+    }
+    view_slot(proxy, view, ticket.slot, state);
+    response.slot = &view->slot;
+    conn_reply(call, &response.base, NULL, 0);
+    free(view);
+}
+
+/* ---- status ---- */
+
+struct client_view {
+    Ringside__V1__ClientStatus status;
+    Ringside__V1__Counters counters;
+};
+
+/* Everything of one Status answer; the pointers of the answer lead into it. */
+struct status_view {
+    Ringside__V1__StatusResponse response;
+    Ringside__V1__Counters totals;
+    Ringside__V1__ClassStatus classes[RS_MAX_CLASSES], *class_pointers[RS_MAX_CLASSES];
+    uint8_t incarnation[16];
+    struct client_view *clients;                 /* by number; owned */
+    Ringside__V1__ClientStatus **client_pointers; /* owned */
+};
+
+static void add_counters(struct proxy *proxy, uint32_t number, Ringside__V1__Counters *to)
+{
+    uint64_t *const fields[] = {&to->sent,      &to->received,       &to->released,
+                                &to->forwarded, &to->forward_copies, &to->nacked,
+                                &to->shared,    &to->reads,          &to->expired,
+                                &to->dropped,   &to->dead_lettered,  &to->requeued,
+                                &to->sent_bytes, &to->overflows};
+
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        *fields[i] += rs_load_relaxed(&proxy->ring.clients[number].counter[i]);
+}
+
+static void see_lease(struct status_view *view, uint32_t end, unsigned number, uint64_t age_ns)
+{
+    if (number >= end)
+        return;
+    Ringside__V1__ClientStatus *client = &view->clients[number].status;
+    client->leases++;
+    if (age_ns > client->oldest_lease_ns)
+        client->oldest_lease_ns = age_ns;
+}
+
+static void count_slot(struct proxy *proxy, struct status_view *view, uint32_t slot)
+{
+    struct rs_slot *record = &proxy->ring.slots[slot];
+    uint64_t state = rs_load_acquire(&record->state);
+    Ringside__V1__ClassStatus *class = &view->classes[rs_ring_class_of(&proxy->ring, slot)];
+    uint32_t end = clients_end(proxy);
+    unsigned phase = rs_state_phase(state);
+
+    class->free += phase == RS_FREE;
+    class->loaned += phase == RS_LOANED;
+    class->sealed += phase == RS_SEALED;
+    class->quarantined += phase == RS_QUARANTINED;
+    if (phase == RS_LOANED && rs_state_owner(state) < end)
+        view->clients[rs_state_owner(state)].status.loans++;
+    if (phase != RS_SEALED)
+        return;
+    for (unsigned i = 0; i < RS_MAX_DELIVERIES; i++) {
+        uint64_t word = rs_load_acquire(&record->delivery[i]);
+        if (rs_delivery_phase(word) == RS_HELD &&
+            rs_delivery_generation(word) == rs_state_generation(state))
+            see_lease(view, end, rs_delivery_holder(word), watch_age_ns(proxy, slot, i, word));
+    }
+    uint64_t readers = rs_load_acquire(&record->readers);
+    if ((rs_state_flags(state) & RS_FLAG_TICKET) == 0 || (readers & RS_READERS_BITS) == 0)
+        return;
+    for (uint32_t i = 0; i < end; i++) {
+        unsigned reader = clients_reader(proxy, (uint16_t)i);
+        if (clients_phase(proxy, (uint16_t)i) != CLIENT_FREE && reader < RS_MAX_READERS &&
+            (readers >> reader & 1) != 0)
+            see_lease(view, end, i,
+                      watch_age_ns(proxy, slot, WATCH_READING, watch_reading_word(readers)));
+    }
+}
+
+static void add_clients(struct proxy *proxy, struct status_view *view)
+{
+    static const char *const states[] = {"free", "attached", "detached", "dead"};
+    Ringside__V1__StatusResponse *response = &view->response;
+
+    for (uint32_t i = 0; i < clients_end(proxy); i++) {
+        struct client_view *client = &view->clients[i];
+        enum client_phase phase = clients_phase(proxy, (uint16_t)i);
+
+        add_counters(proxy, i, &view->totals);
+        if (i == 0 || phase == CLIENT_FREE)
+            continue;
+        add_counters(proxy, i, &client->counters);
+        client->status.number = i;
+        client->status.name = (char *)clients_name(proxy, (uint16_t)i);
+        client->status.state = (char *)states[phase];
+        client->status.pid = clients_pid(proxy, (uint16_t)i);
+        client->status.counters = &client->counters;
+        if (!clients_is_foreign(proxy, (uint16_t)i))
+            client->status.home = proxy->config.stage;
+        view->client_pointers[response->n_clients++] = &client->status;
+    }
+    response->clients = view->client_pointers;
+}
+
+static void fill_status(struct proxy *proxy, struct status_view *view)
+{
+    const struct rs_superblock *layout = &proxy->ring.layout;
+    struct mend_counts counts = mend_counts(proxy);
+    Ringside__V1__StatusResponse *response = &view->response;
+
+    memcpy(view->incarnation, layout->incarnation, sizeof view->incarnation);
+    response->stage = proxy->config.stage;
+    response->sidecar_id = layout->sidecar_id;
+    response->incarnation = (ProtobufCBinaryData){.len = 16, .data = view->incarnation};
+    response->epoch = rs_load_relaxed(&layout->epoch);
+    response->version = (char *)RINGSIDE_VERSION;
+    response->state = (char *)(proxy->damaged                  ? "damaged"
+                               : proxy->phase == PROXY_SERVING ? "serving"
+                                                               : "draining");
+    response->uptime_ns = uv_hrtime() - (uint64_t)proxy->started_ns;
+    response->page_bytes = proxy->files.page_bytes;
+    response->pages = proxy->files.pages;
+    response->numa = proxy->files.numa;
+    response->lock = proxy->files.lock;
+    response->inbox_cells = layout->inbox_cells;
+    response->inbox_depth = rs_inbox_depth_now(&proxy->inbox);
+    response->inbox_limit = proxy->inbox.depth;
+    response->clients_max = proxy->config.clients.max;
+    response->totals = &view->totals;
+    response->audits = counts.audits;
+    response->sweeps = counts.sweeps;
+    response->log_suppressed = proxy->log.suppressed + proxy->log.dropped;
+    response->pid = (uint32_t)getpid();
+    response->n_classes = layout->class_count;
+    response->classes = view->class_pointers;
+    for (uint32_t i = 0; i < layout->class_count; i++) {
+        ringside__v1__class_status__init(&view->classes[i]);
+        view->classes[i].slot_bytes = layout->classes[i].slot_bytes;
+        view->classes[i].slots = layout->classes[i].slots;
+        view->class_pointers[i] = &view->classes[i];
+    }
+    for (uint32_t slot = 0; slot < layout->slot_count; slot++)
+        count_slot(proxy, view, slot);
+    for (uint32_t i = 0; i < layout->class_count; i++)
+        response->quarantined += view->classes[i].quarantined;
+    add_clients(proxy, view);
+}
+
+void report_status(struct proxy *proxy, struct conn_call *call)
+{
+    uint32_t end = clients_end(proxy);
+    struct status_view view = {.response = RINGSIDE__V1__STATUS_RESPONSE__INIT,
+                               .totals = RINGSIDE__V1__COUNTERS__INIT};
+    Ringside__V1__StatusResponse *response = &view.response;
+
+    view.clients = calloc(end, sizeof *view.clients);
+    view.client_pointers = calloc(end, sizeof *view.client_pointers);
+    if (view.clients == NULL || view.client_pointers == NULL ||
+        peers_status(proxy, &response->peers, &response->n_peers) < 0) {
+        conn_reply_error(call, -ENOMEM, "out of memory");
+    } else {
+        for (uint32_t i = 0; i < end; i++) {
+            ringside__v1__client_status__init(&view.clients[i].status);
+            ringside__v1__counters__init(&view.clients[i].counters);
+        }
+        fill_status(proxy, &view);
+        conn_reply(call, &response->base, NULL, 0);
+        for (size_t i = 0; i < response->n_peers; i++)
+            ringside__v1__peer_status__free_unpacked(response->peers[i], NULL);
+        free(response->peers);
+    }
+    free(view.clients);
+    free(view.client_pointers);
+}

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Calls that wait for a message or for room, without holding up the loop. */
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include "proto/err.h"
+#include "proto/wait.h"
+#include "proxy/control.h"
+#include "proxy/proxy.h"
+
+#define ROOM_LOOK_MS  1   /* room is looked for this often while somebody waits for it */
+#define INBOX_LOOK_MS 100 /* other readers of the inbox's eventfd may empty it before us */
+
+struct waits {
+    struct proxy *proxy;
+    struct wait *first, **end; /* oldest first */
+    unsigned for_inbox, for_room;
+    uv_poll_t inbox; /* of the inbox's eventfd */
+    uv_timer_t timer;
+    bool polling, closed;
+};
+
+static void forget(struct waits *waits, struct wait *wait)
+{
+    struct wait **link = &waits->first;
+
+    while (*link != wait)
+        link = &(*link)->next;
+    *link = wait->next;
+    if (waits->end == &wait->next)
+        waits->end = link;
+    *(wait->for_inbox ? &waits->for_inbox : &waits->for_room) -= 1;
+}
+
+static void discard(struct wait *wait)
+{
+    if (wait->copy.begun)
+        rs_ring_abandon(&wait->session->proxy->ring, wait->session->number, &wait->copy.loan);
+    conn_free_message(wait->request);
+    free(wait);
+}
+
+/* No answer closes a connection before a later turn, so that `next` stays. */
+static void try_all(struct waits *waits, bool for_inbox)
+{
+    struct wait *wait, *next;
+
+    for (wait = waits->first; wait != NULL; wait = next) {
+        next = wait->next;
+        if (wait->for_inbox == for_inbox && wait->again(wait) != 0) {
+            forget(waits, wait);
+            discard(wait);
+        }
+    }
+}
+
+static void on_timer(uv_timer_t *timer);
+static void on_inbox_event(uv_poll_t *poll, int status, int events);
+
+/* Wakes up only while somebody waits. */
+static void update(struct waits *waits)
+{
+    uint64_t interval = waits->for_room > 0 ? ROOM_LOOK_MS : INBOX_LOOK_MS;
+    uv_timer_t *timer = &waits->timer;
+
+    if (waits->closed)
+        return;
+    if (waits->polling != (waits->for_inbox > 0)) {
+        waits->polling = waits->for_inbox > 0;
+        if (waits->polling)
+            uv_poll_start(&waits->inbox, UV_READABLE, on_inbox_event);
+        else
+            uv_poll_stop(&waits->inbox);
+    }
+    if (waits->first == NULL)
+        uv_timer_stop(timer);
+    else if (!uv_is_active((uv_handle_t *)timer) || uv_timer_get_repeat(timer) != interval)
+        uv_timer_start(timer, on_timer, interval, interval);
+}
+
+static void look_at_inbox(struct waits *waits)
+{
+    if (waits->for_inbox == 0)
+        return;
+    rs_wait_arm(&waits->proxy->inbox.shared->not_empty, RS_WAIT_EVENT);
+    try_all(waits, true);
+}
+
+static void on_inbox_event(uv_poll_t *poll, int status, int events)
+{
+    struct waits *waits = poll->data;
+    uint64_t count;
+
+    (void)status;
+    (void)events;
+    /* Somebody else may have read it: then there is nothing to read, but perhaps something to take. */
+    if (read(waits->proxy->inbox_event, &count, sizeof count) < 0 && errno != EAGAIN)
+        return;
+    look_at_inbox(waits);
+    update(waits);
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct waits *waits = timer->data;
+
+    try_all(waits, false);
+    look_at_inbox(waits);
+    update(waits);
+}
+
+static void on_cancelled(struct conn_call *call)
+{
+    struct wait *wait = call->data;
+    struct waits *waits = control_waits(wait->session->proxy);
+
+    forget(waits, wait);
+    discard(wait);
+    update(waits);
+}
+
+void control_wait(struct session *session, struct conn_call *call, ProtobufCMessage *request,
+                  wait_try *again, bool for_inbox)
+{
+    struct waits *waits = control_waits(session->proxy);
+    struct wait now = {.session = session,
+                       .call = call,
+                       .request = request,
+                       .again = again,
+                       .for_inbox = for_inbox};
+
+    struct wait *wait = malloc(sizeof now);
+
+    if (wait == NULL) {
+        conn_free_message(request);
+        conn_reply_error(call, -ENOMEM, "out of memory");
+        return;
+    }
+    *wait = now;
+    if (again(wait) != 0) {
+        discard(wait);
+        return;
+    }
+    call->cancelled = on_cancelled;
+    call->data = wait;
+    *waits->end = wait;
+    waits->end = &wait->next;
+    *(for_inbox ? &waits->for_inbox : &waits->for_room) += 1;
+    update(waits);
+    if (for_inbox) {
+        look_at_inbox(waits);
+        update(waits);
+    }
+}
+
+/* Later, because the caller may stand in the middle of a try. */
+void control_look_again(struct proxy *proxy)
+{
+    struct waits *waits = control_waits(proxy);
+
+    if (!waits->closed && waits->first != NULL)
+        uv_timer_start(&waits->timer, on_timer, 0, ROOM_LOOK_MS);
+}
+
+struct waits *waits_create(struct proxy *proxy)
+{
+    struct waits *waits = calloc(1, sizeof *waits);
+
+    if (waits == NULL)
+        return NULL;
+    waits->proxy = proxy;
+    waits->end = &waits->first;
+    if (uv_poll_init(&proxy->loop, &waits->inbox, proxy->inbox_event) < 0) {
+        free(waits);
+        return NULL;
+    }
+    uv_timer_init(&proxy->loop, &waits->timer);
+    waits->inbox.data = waits->timer.data = waits;
+    return waits;
+}
+
+void waits_close(struct waits *waits)
+{
+    if (waits == NULL || waits->closed)
+        return;
+    waits->closed = true;
+    uv_close((uv_handle_t *)&waits->inbox, NULL);
+    uv_close((uv_handle_t *)&waits->timer, NULL);
+}

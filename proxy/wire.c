@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Messages of the ring in their wire form, and answers that hand out leases. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/err.h"
+#include "proxy/control.h"
+#include "proxy/proxy.h"
+
+uint8_t *control_body(const struct rs_ring *ring, uint32_t slot)
+{
+    return ring->body + rs_ring_slot_offset(ring, slot);
+}
+
+void wire_tensors_fill(const struct rs_message *header, Ringside__V1__Tensor *tensors,
+                       Ringside__V1__Tensor **pointers)
+{
+    for (unsigned i = 0; i < header->tensor_count; i++) {
+        const struct rs_tensor *tensor = &header->tensors[i];
+
+        ringside__v1__tensor__init(&tensors[i]);
+        tensors[i].dtype = (Ringside__V1__Dtype)tensor->dtype;
+        tensors[i].n_shape = tensor->rank;
+        tensors[i].shape = (int64_t *)tensor->shape;
+        tensors[i].offset = tensor->offset;
+        tensors[i].bytes = tensor->bytes;
+        pointers[i] = &tensors[i];
+    }
+}
+
+void wire_lease_fill(Ringside__V1__Lease *wire, const struct session_lease *lease,
+                     uint8_t incarnation[16])
+{
+    ringside__v1__lease__init(wire);
+    wire->ticket = rs_ticket_pack((uint16_t)lease->ring->layout.sidecar_id, lease->slot,
+                                  lease->generation);
+    wire->delivery = lease->delivery;
+    if (lease->ring_number != 0) {
+        memcpy(incarnation, lease->ring->layout.incarnation, 16);
+        wire->ring = (ProtobufCBinaryData){.len = 16, .data = incarnation};
+    }
+}
+
+int wire_message_fill(struct wire_message *wire, struct proxy *proxy,
+                      const struct session_lease *lease, const char *body_path, unsigned attempts)
+{
+    struct rs_ring *ring = lease->ring;
+    uint64_t slot_bytes = rs_ring_slot_bytes(ring, lease->slot);
+    struct rs_message *header = &wire->header;
+
+    (void)proxy;
+    if (rs_message_load(header, &ring->slots[lease->slot], control_body(ring, lease->slot),
+                        slot_bytes) < 0)
+        return -RINGSIDE_E_CORRUPT;
+    if (header->metadata_bytes > CONTROL_METADATA_OUT)
+        return -RINGSIDE_E_TOO_BIG;
+    Ringside__V1__Message *message = &wire->message;
+    ringside__v1__message__init(message);
+    wire_lease_fill(&wire->lease, lease, wire->incarnation);
+    wire_tensors_fill(header, wire->tensors, wire->tensor_pointers);
+    message->lease = &wire->lease;
+    message->n_tensors = header->tensor_count;
+    message->tensors = wire->tensor_pointers;
+    if (header->metadata_bytes > 0)
+        message->metadata = (ProtobufCBinaryData){
+            .len = header->metadata_bytes,
+            .data = control_body(ring, lease->slot) + header->metadata_offset};
+    message->metadata_kind = (Ringside__V1__MetadataKind)header->metadata_kind;
+    message->body_path = (char *)body_path;
+    message->slot_offset = rs_ring_slot_offset(ring, lease->slot);
+    message->slot_bytes = slot_bytes;
+    message->publish_ns = header->publish_ns;
+    message->ttl_ns = header->ttl_ns;
+    message->stream_id = header->stream_id;
+    message->sequence = header->sequence;
+    memcpy(wire->trace_id, header->trace_id, sizeof wire->trace_id);
+    if ((header->trace_id[0] | header->trace_id[1]) != 0)
+        message->trace_id = (ProtobufCBinaryData){.len = 16, .data = wire->trace_id};
+    message->attempts = attempts;
+    message->origin_ticket = header->origin_ticket;
+    return 0;
+}
+
+int control_ticket(struct rs_ticket *ticket, uint64_t number, const char *text)
+{
+    return text != NULL ? rs_ticket_parse(ticket, text) : rs_ticket_unpack(ticket, number);
+}
+
+/* ---- leases handed out ---- */
+
+struct gift {
+    struct proxy *proxy;
+    uint16_t number;
+    bool is_reading;
+    struct session_lease lease;
+};
+
+static void take_back(struct gift *gift)
+{
+    struct session *session = session_find(gift->proxy, gift->number);
+    struct rs_loan loan;
+    struct rs_lease held;
+
+    if (session == NULL)
+        return;
+    session_forget(session, &gift->lease);
+    if (gift->is_reading) {
+        session_read_end(session, gift->lease.slot, gift->lease.generation, false);
+    } else if (session_loan(session, &gift->lease, &loan) == 0) {
+        rs_ring_abandon(gift->lease.ring, session->number, &loan);
+    } else if (session_delivery(session, &gift->lease, &held) == 0) {
+        /* The attempt that was not one counts, but a limit of the route does not end it. */
+        if (rs_ring_nack(&held, RS_MAX_ATTEMPTS + 2) == 0)
+            control_requeue(gift->proxy, &held, held.ring_number);
+    } else {
+        return;
+    }
+    if (session->held > 0)
+        session->held--;
+}
+
+static void on_done(void *data, bool delivered)
+{
+    struct gift *gift = data;
+
+    if (!delivered)
+        take_back(gift);
+    free(gift);
+}
+
+void control_reply_lease(struct session *session, struct conn_call *call,
+                         const ProtobufCMessage *response, const struct session_lease *lease,
+                         uint64_t request_id, bool is_reading)
+{
+    struct gift now = {session->proxy, session->number, is_reading, *lease};
+    struct gift *gift = malloc(sizeof *gift);
+
+    session->held++;
+    session_remember(session, request_id, lease);
+    if (gift == NULL) {
+        take_back(&now);
+        conn_reply_error(call, -RINGSIDE_E_LIMIT, "out of memory");
+        return;
+    }
+    *gift = now;
+    if (conn_reply_tracked(call, response, NULL, 0, on_done, gift) < 0)
+        on_done(gift, false);
+}

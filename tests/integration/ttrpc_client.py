@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A ttrpc client of the control socket, written from the protocol: what a foreign language would do."""
+import array
+import socket
+import struct
+
+import control_pb2 as pb
+
+HEADER = struct.Struct(">IIBB")
+REQUEST, RESPONSE, DATA = 1, 2, 3
+
+
+class Refused(Exception):
+    """The sidecar answered with a status: `code` is gRPC's, `name` ours ("STALE_TICKET")."""
+
+    def __init__(self, code, message):
+        super().__init__(f"{code}: {message}")
+        self.code, self.message = code, message
+        self.name = message.split(":", 1)[0]
+
+
+def varint(value):
+    out = bytearray()
+    while True:
+        byte, value = value & 0x7F, value >> 7
+        out.append(byte | (0x80 if value else 0))
+        if not value:
+            return bytes(out)
+
+
+def field(number, data):
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def read_fields(data):
+    """Fields of a message as {number: last value}: bytes for length-prefixed ones, else an integer."""
+    fields, at = {}, 0
+
+    def number():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while at < len(data):
+        key = number()
+        if key & 7 == 2:
+            size = number()
+            fields[key >> 3] = data[at:at + size]
+            at += size
+        else:
+            fields[key >> 3] = number()
+    return fields
+
+
+class Client:
+    """One connection. Calls are made one at a time, or pipelined with begin() and end()."""
+
+    def __init__(self, path, timeout=10):
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(timeout)
+        self.socket.connect(str(path))
+        self.stream = -1
+        self.buffer = b""
+        self.descriptors = []
+        self.answers = {}
+
+    def close(self):
+        self.socket.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def begin(self, method, payload=b"", timeout=None, service="ringside.v1.Control"):
+        self.stream += 2
+        body = field(1, service.encode()) + field(2, method.encode()) + field(3, payload)
+        if timeout is not None:
+            body += varint(4 << 3) + varint(int(timeout * 1e9))
+        self.socket.sendall(HEADER.pack(len(body), self.stream, REQUEST, 0) + body)
+        return self.stream
+
+    def fill(self):
+        data, ancillary, _, _ = self.socket.recvmsg(65536, socket.CMSG_SPACE(16 * 4))
+        for level, kind, content in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                self.descriptors += array.array("i", content[:len(content) // 4 * 4])
+        if not data:
+            raise ConnectionError("closed by the sidecar")
+        self.buffer += data
+
+    def end(self, stream, kind):
+        while stream not in self.answers:
+            while len(self.buffer) < HEADER.size:
+                self.fill()
+            size, answered, frame_type, _ = HEADER.unpack_from(self.buffer)
+            while len(self.buffer) < HEADER.size + size:
+                self.fill()
+            body = self.buffer[HEADER.size:HEADER.size + size]
+            self.buffer = self.buffer[HEADER.size + size:]
+            assert frame_type == RESPONSE
+            self.answers[answered] = body
+        fields = read_fields(self.answers.pop(stream))
+        status = read_fields(fields.get(1, b""))
+        if status.get(1, 0):
+            raise Refused(status[1], status.get(2, b"").decode())
+        answer = kind()
+        answer.ParseFromString(fields.get(2, b""))
+        return answer
+
+    def call(self, method, request=None, kind=pb.Empty, timeout=None):
+        payload = request.SerializeToString() if request is not None else b""
+        return self.end(self.begin(method, payload, timeout), kind)
+
+    # The verbs.
+
+    def attach(self, name="test", **fields):
+        return self.call("Attach", pb.AttachRequest(name=name, **fields), pb.AttachResponse)
+
+    def loan(self, shape=(16,), dtype=pb.UINT8, timeout=1, **fields):
+        request = pb.LoanRequest(tensors=[pb.Tensor(dtype=dtype, shape=shape)], **fields)
+        return self.call("Loan", request, pb.LoanResponse, timeout)
+
+    def send(self, lease, route="self", timeout=1, **options):
+        request = pb.SendRequest(lease=lease, route=route, options=pb.Options(**options))
+        return self.call("Send", request, pb.SendResponse, timeout)
+
+    def receive(self, timeout=1, request_id=0):
+        request = pb.ReceiveRequest(request_id=request_id)
+        return self.call("Receive", request, pb.ReceiveResponse, timeout).message
+
+    def release(self, lease):
+        return self.call("Release", pb.LeaseRequest(lease=lease))
+
+    def status(self):
+        return self.call("Status", pb.StatusRequest(), pb.StatusResponse)
+
+    def slots(self, held_only=False):
+        slots, first = [], 0
+        while True:
+            request = pb.ListRequest(first_slot=first, held_only=held_only)
+            page = self.call("List", request, pb.ListResponse)
+            slots += page.slots
+            first = page.next_slot
+            if not first:
+                return slots
