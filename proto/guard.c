@@ -22,6 +22,7 @@ struct range {
 static struct range ranges[RANGES_MAX];
 static pthread_mutex_t lock =
     PTHREAD_MUTEX_INITIALIZER;      /* writers of `ranges`; never the handler */
+static rs_word faults;              /* in all ranges, ever: 0 spares the search */
 static struct sigaction earlier[2]; /* handlers found in place of ours: the newest and one before */
 static rs_word32 newest;            /* index in `earlier` */
 /* Inside pass_on: the earlier handler may call ours. No model that allocates at the first access.
@@ -67,6 +68,7 @@ static bool guarded(uint64_t address)
             rs_load_acquire(&range->base) != base)
             continue;
         rs_fetch_add_relaxed(&range->hits, 1);
+        rs_fetch_add_relaxed(&faults, 1);
         return replace_page(address, base, bytes);
     }
     return false;
@@ -162,6 +164,8 @@ void rs_guard_remove(void *base)
 
 bool rs_guard_hit(const void *base)
 {
+    if (rs_load_relaxed(&faults) == 0)
+        return false;
     struct range *range = find(base);
 
     return range && rs_load_acquire(&range->hits) != 0;

@@ -14,6 +14,7 @@ void rs_inbox_init(struct rs_inbox *inbox, struct rs_ring *owner, int event_fd)
     inbox->table = (struct rs_ring_entry *)(owner->control + owner->layout.ring_table_offset);
     inbox->cells = (rs_word *)(owner->control + owner->layout.cells_offset);
     inbox->cell_count = owner->layout.inbox_cells;
+    inbox->lap_shift = (unsigned)__builtin_ctz(inbox->cell_count);
     inbox->depth = rs_load_relaxed(&owner->layout.inbox_depth);
     inbox->event_fd = event_fd;
 }
@@ -40,7 +41,7 @@ static rs_word *cell_at(const struct rs_inbox *inbox, uint64_t position)
 
 static uint32_t lap_of(const struct rs_inbox *inbox, uint64_t position)
 {
-    return (uint32_t)(position / inbox->cell_count) & RS_LAP_MASK;
+    return (uint32_t)(position >> inbox->lap_shift) & RS_LAP_MASK;
 }
 
 /* How many laps the cell is ahead of the position (negative: behind), modulo 2^28. */
@@ -51,18 +52,35 @@ static int32_t laps_ahead(const struct rs_inbox *inbox, uint64_t cell, uint64_t 
     return (int32_t)(difference << 4) >> 4;
 }
 
-static void help(rs_word *hint, uint64_t position)
+static void help_tail(struct rs_inbox *inbox, uint64_t position, uint64_t next)
 {
-    rs_cas_relaxed(hint, &position, position + 1);
+    rs_cas_relaxed(&inbox->shared->tail, &position, next);
 }
 
-/* The cell is laps ahead of the hint: everything up to one lap before the cell's is past. A producer that slept between
- * its cell and its store of the tail may have set the hint back that far. Returns the new hint. */
-static uint64_t catch_up(const struct rs_inbox *inbox, rs_word *hint, uint64_t position, int32_t ahead)
+/* Dekker pair with a producer that armed not_full and looks at the head again: the head first, the wait word second. */
+static void help_head(struct rs_inbox *inbox, uint64_t position, uint64_t next)
 {
-    uint64_t next = position + (uint64_t)(ahead - 1) * inbox->cell_count + 1;
+    rs_cas_seq_cst(&inbox->shared->head, &position, next);
+    rs_wait_wake(&inbox->shared->not_full, -1);
+}
 
-    rs_cas_relaxed(hint, &position, next);
+/* A producer that slept between its cell and its store of the tail may have set it back by laps. The cell tells how far:
+ * its position of the lap before has been filled, and its own one as well when it is full. */
+static void catch_up_tail(struct rs_inbox *inbox, uint64_t position, int32_t ahead, bool full)
+{
+    uint64_t laps = (uint64_t)(full ? ahead : ahead - 1);
+
+    help_tail(inbox, position, position + (laps << inbox->lap_shift) + 1);
+}
+
+/* The cell at the head is laps ahead. It may have been cleared out of turn, so only what lies more than a lap before its
+ * last filled position is surely past. Returns where to go on. */
+static uint64_t catch_up_head(struct rs_inbox *inbox, uint64_t position, int32_t ahead)
+{
+    uint64_t laps = ahead > 2 ? (uint64_t)(ahead - 2) : 0;
+    uint64_t next = position + (laps << inbox->lap_shift) + 1;
+
+    help_head(inbox, position, next);
     return next;
 }
 
@@ -125,10 +143,8 @@ static bool clear_stale(struct rs_inbox *inbox, uint64_t tail, uint64_t cell)
 
     if (ring == NULL || cell_takeable(inbox, ring, cell, &word))
         return false;
-    if (clear_cell(inbox, tail, cell)) {
-        help(&inbox->shared->head, tail - inbox->cell_count);
-        rs_wait_wake(&inbox->shared->not_full, -1);
-    }
+    if (clear_cell(inbox, tail, cell))
+        help_head(inbox, tail - inbox->cell_count, tail - inbox->cell_count + 1);
     /* Its word may have become takeable between our look and the clear, and now lacks a cell. */
     if (cell_takeable(inbox, ring, cell, &word))
         rs_inbox_overflow(inbox);
@@ -154,10 +170,8 @@ int rs_inbox_push(struct rs_inbox *inbox, unsigned ring_number, uint32_t slot, u
             rs_wait_wake(&inbox->shared->not_empty, inbox->event_fd);
             return 0;
         }
-        if (ahead > 0) {
-            catch_up(inbox, &inbox->shared->tail, tail, ahead);
-        } else if (ahead == 0 && full) {
-            help(&inbox->shared->tail, tail);
+        if (ahead > 0 || (ahead == 0 && full)) {
+            catch_up_tail(inbox, tail, ahead, full);
         } else if (ahead == -1 && full) {
             if (!clear_stale(inbox, tail, cell)) {
                 rc = 1;
@@ -198,8 +212,7 @@ static bool consume_cell(struct rs_inbox *inbox, struct rs_ring *ring, uint64_t 
     bool taken = take_cell(inbox, ring, cell, lease);
 
     clear_cell(inbox, position, cell);
-    help(&inbox->shared->head, position);
-    rs_wait_wake(&inbox->shared->not_full, -1);
+    help_head(inbox, position, position + 1);
     /* Not takeable, or lost: it may be takeable again (a nack, a new message in the slot) and then has no cell. */
     return taken || take_cell(inbox, ring, cell, lease);
 }
@@ -220,7 +233,7 @@ static bool take_from_ring(struct rs_inbox *inbox, unsigned number, struct rs_ri
 
 static bool ring_is_known(const struct rs_inbox *inbox, unsigned number)
 {
-    return (rs_load_acquire(&inbox->table[number].state) & 0xff) == RS_RING_KNOWN;
+    return (rs_load_acquire(&inbox->table[number].state) & 0xff) != RS_RING_UNUSED;
 }
 
 /* The overflow word is set: queued words may lack a cell. Takes the first and leaves the word; only a complete walk of
@@ -263,11 +276,12 @@ int rs_inbox_take(struct rs_inbox *inbox, struct rs_lease *lease, int *unmapped)
         if (ahead == 0 && !full)
             break;
         if (ahead > 0) {
-            position = catch_up(inbox, &inbox->shared->head, position, ahead);
+            position = catch_up_head(inbox, position, ahead);
             continue;
         }
-        wrong_hint = ahead < 0;
-        if (wrong_hint)
+        /* Round the ring once and back at a cell that was left alone: not a wrong hint. */
+        wrong_hint = ahead < 0 && *unmapped < 0;
+        if (ahead < 0)
             break;
         struct rs_ring *ring = ring_of(inbox, rs_cell_ring(cell));
         if (ring == NULL)
@@ -303,10 +317,8 @@ bool rs_inbox_drop_oldest(struct rs_inbox *inbox, unsigned ring_number)
                             done))
             continue;
         /* A stale cell would lead to the slot's next, newest message, which would be dropped first. */
-        if (clear_cell(inbox, position, cell)) {
-            help(&inbox->shared->head, position);
-            rs_wait_wake(&inbox->shared->not_full, -1);
-        }
+        if (clear_cell(inbox, position, cell))
+            help_head(inbox, position, position + 1);
         if (cell_takeable(inbox, ring, cell, &word))
             rs_inbox_overflow(inbox);
         rs_ring_free_check(ring, rs_cell_slot(cell));
@@ -364,4 +376,20 @@ void rs_inbox_rebuild_hints(struct rs_inbox *inbox)
         first = next;
     rs_cas_relaxed(&inbox->shared->head, &head, first);
     rs_cas_relaxed(&inbox->shared->tail, &tail, next);
+}
+
+bool rs_inbox_mend_hints(struct rs_inbox *inbox)
+{
+    uint64_t head = rs_load_relaxed(&inbox->shared->head);
+    uint64_t tail = rs_load_relaxed(&inbox->shared->tail);
+    uint64_t first = rs_load_acquire(cell_at(inbox, head));
+    uint64_t next = rs_load_acquire(cell_at(inbox, tail));
+    int32_t tail_ahead = laps_ahead(inbox, next, tail);
+
+    /* Behind the head nothing is left; at the tail a full cell of the last lap means a full ring. */
+    if (laps_ahead(inbox, first, head) >= 0 &&
+        (tail_ahead >= 0 || (tail_ahead == -1 && (next & RS_CELL_FULL) != 0)))
+        return false;
+    rs_inbox_rebuild_hints(inbox);
+    return true;
 }

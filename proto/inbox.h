@@ -12,6 +12,7 @@ struct rs_inbox {
     struct rs_ring_entry *table;               /* rings that may appear here */
     rs_word *cells;
     uint32_t cell_count;                       /* power of two */
+    unsigned lap_shift;                        /* log2 of it */
     uint32_t depth;                            /* limit for rs_inbox_has_room */
     int event_fd;                              /* the inbox's eventfd, or -1; not owned */
     rs_word head_seen;                         /* private: head as last loaded, for the depth check */
@@ -43,8 +44,10 @@ int rs_inbox_take(struct rs_inbox *inbox, struct rs_lease *lease, int *unmapped)
 /* drop-oldest: ends the oldest queued message of `ring` here. True when one was dropped. */
 bool rs_inbox_drop_oldest(struct rs_inbox *inbox, unsigned ring_number);
 
-/* Recomputes head and tail from the cells, by compare-and-swap; for the sidecar, when a hint is wrong. */
+/* Recomputes head and tail from the cells, by compare-and-swap; for the sidecar. rs_inbox_mend_hints does it only when a
+ * hint is one that no sequence of pushes and takes can leave; returns whether it was. */
 void rs_inbox_rebuild_hints(struct rs_inbox *inbox);
+bool rs_inbox_mend_hints(struct rs_inbox *inbox);
 
 /* Sets overflow (always an RMW) and wakes the consumers. */
 void rs_inbox_overflow(struct rs_inbox *inbox);

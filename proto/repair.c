@@ -289,41 +289,39 @@ bool rs_repair_audit(struct rs_repair *repair, int64_t now_ns, uint32_t *cursor,
     return *cursor >= count;
 }
 
-/* ---- wake, adopt ---- */
+/* ---- hints, wake, adopt ---- */
+
+void rs_repair_hints(struct rs_repair *repair)
+{
+    if (repair->own != NULL)
+        rs_inbox_mend_hints(repair->own);
+}
+
+static void wake_inbox(struct rs_inbox *inbox)
+{
+    rs_wait_wake_all(&inbox->shared->not_empty, inbox->event_fd);
+    rs_wait_wake_all(&inbox->shared->not_full, -1);
+}
 
 void rs_repair_wake(struct rs_repair *repair)
 {
     rs_wait_wake_all(&repair->ring->shared->slot_free, repair->ring->space_fd);
+    if (repair->own != NULL)
+        wake_inbox(repair->own);
     for (unsigned i = 0; i < RS_MAX_DESTINATIONS; i++) {
-        struct rs_inbox *inbox = repair->inboxes[i];
-
-        if (inbox == NULL)
-            continue;
-        rs_wait_wake_all(&inbox->shared->not_empty, inbox->event_fd);
-        rs_wait_wake_all(&inbox->shared->not_full, -1);
+        if (repair->inboxes[i] != NULL && repair->inboxes[i] != repair->own)
+            wake_inbox(repair->inboxes[i]);
     }
-}
-
-/* Hints that a healthy ring can never show: more in the inbox than it has cells, or a head past the tail. */
-static bool hints_are_wrong(const struct rs_inbox *inbox)
-{
-    uint64_t head = rs_load_relaxed(&inbox->shared->head);
-    uint64_t tail = rs_load_relaxed(&inbox->shared->tail);
-
-    return tail - head > inbox->cell_count;
 }
 
 void rs_repair_adopt(struct rs_repair *repair)
 {
     struct rs_ring *ring = repair->ring;
     struct rs_superblock *superblock = (struct rs_superblock *)ring->control;
-    struct rs_inbox own;
 
     rs_fetch_add_relaxed(&superblock->epoch, 1);
     rs_store_relaxed(&ring->layout.epoch, rs_load_relaxed(&superblock->epoch));
-    rs_inbox_init(&own, ring, -1);
-    if (hints_are_wrong(&own))
-        rs_inbox_rebuild_hints(&own);
+    rs_repair_hints(repair);
     /* The old sidecar's own reader bit, before this one frees any ticket. */
     for (uint32_t i = 0; i < ring->layout.slot_count; i++)
         rs_fetch_and_seq_cst(&ring->slots[i].readers, ~UINT64_C(1));

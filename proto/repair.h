@@ -10,6 +10,7 @@ struct rs_repair {
     struct rs_ring *ring;
     struct rs_inbox *inboxes[RS_MAX_DESTINATIONS];  /* by destination index; NULL while not connected */
     uint8_t ring_number[RS_MAX_DESTINATIONS];       /* of this ring in that inbox */
+    struct rs_inbox *own;                           /* the stage's own inbox, whose hints it mends; may be NULL */
     uint64_t *suspect;                              /* per slot: nonsense state seen once, or 0; owned */
     uint64_t requeued, dead_lettered, freed_loans, expired, quarantined, pushed; /* counts since init */
 };
@@ -26,6 +27,9 @@ bool rs_repair_sweep(struct rs_repair *repair, uint16_t client, unsigned reader,
 /* Each takeable word without a cell gets one; slots that nobody needs are freed, bitmap bits set; nonsense seen twice is
  * quarantined; time to live of queued messages and tickets enforced against now_ns. */
 bool rs_repair_audit(struct rs_repair *repair, int64_t now_ns, uint32_t *cursor, uint32_t slots);
+
+/* Looks at the own inbox's hints and rebuilds them when they are wrong; before an audit. */
+void rs_repair_hints(struct rs_repair *repair);
 
 /* Wakes every waiter of every word that a dead client could have woken. */
 void rs_repair_wake(struct rs_repair *repair);

@@ -206,6 +206,15 @@ static bool try_loan(struct rs_ring *ring, uint32_t slot, uint16_t owner, struct
     return true;
 }
 
+static bool try_recent(struct rs_ring *ring, unsigned class_index, uint32_t at, uint16_t owner,
+                       struct rs_loan *loan)
+{
+    const struct rs_class_layout *class = &ring->layout.classes[class_index];
+    uint32_t slot = rs_load_relaxed(&ring->recent[class_index].slot[at % RS_RECENT]);
+
+    return slot - class->first_slot < class->slots && try_loan(ring, slot, owner, loan);
+}
+
 /* Newest first for large bodies, which are warm; oldest first for small ones, whose records are free by now. The bitmap
  * bit of such a slot may stay on: whoever finds it there looks at the state. */
 static bool loan_recent(struct rs_ring *ring, uint16_t owner, unsigned class_index,
@@ -217,8 +226,9 @@ static bool loan_recent(struct rs_ring *ring, uint16_t owner, unsigned class_ind
 
     if (count == 0)
         return false;
+    /* try_recent checks the class: threads that race in remember can leave any entry here. */
     if (ring->layout.classes[class_index].slot_bytes < WARM_BODY_BYTES) {
-        if (!try_loan(ring, rs_load_relaxed(&recent->slot[first % RS_RECENT]), owner, loan))
+        if (!try_recent(ring, class_index, first, owner, loan))
             return false;
         rs_store_relaxed(&recent->first, first + 1);
         /* The next loan's record: its line is with the consumer that freed it. */
@@ -226,7 +236,7 @@ static bool loan_recent(struct rs_ring *ring, uint16_t owner, unsigned class_ind
         return true;
     }
     for (uint32_t i = 1; i <= count && i <= WARM_TRIES; i++) {
-        if (try_loan(ring, rs_load_relaxed(&recent->slot[(end - i) % RS_RECENT]), owner, loan)) {
+        if (try_recent(ring, class_index, end - i, owner, loan)) {
             /* What is newer is in use; forgetting it keeps the list short. */
             rs_store_relaxed(&recent->end, end - i);
             return true;
@@ -238,7 +248,11 @@ static bool loan_recent(struct rs_ring *ring, uint16_t owner, unsigned class_ind
 void rs_ring_prefetch_loan(struct rs_ring *ring, unsigned class_index)
 {
     struct rs_recent *recent = &ring->recent[class_index];
-    uint32_t slot = rs_load_relaxed(&recent->slot[rs_load_relaxed(&recent->first) % RS_RECENT]);
+    uint32_t first = rs_load_relaxed(&recent->first);
+
+    if (first == rs_load_relaxed(&recent->end))
+        return; /* this process has not loaned of late: another's lines stay where they are */
+    uint32_t slot = rs_load_relaxed(&recent->slot[first % RS_RECENT]);
     uint8_t *record = (uint8_t *)&ring->slots[slot];
 
     rs_prefetch_write(record);

@@ -15,12 +15,22 @@ static long futex(rs_word32 *word, int operation, uint32_t value, const struct t
     return syscall(SYS_futex, word, operation, value, timeout, NULL, 0);
 }
 
-int64_t rs_now_ns(void)
+static int64_t read_clock(clockid_t clock)
 {
     struct timespec now;
 
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(clock, &now);
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+int64_t rs_now_ns(void)
+{
+    return read_clock(CLOCK_MONOTONIC);
+}
+
+int64_t rs_now_coarse_ns(void)
+{
+    return read_clock(CLOCK_MONOTONIC_COARSE);
 }
 
 uint32_t rs_wait_arm(rs_word32 *word, uint32_t bits)

@@ -24,6 +24,7 @@ void rs_wait_wake_all(rs_word32 *word, int event_fd);
 /* Makes an eventfd readable; -1 is allowed. */
 void rs_event_write(int event_fd);
 
-int64_t rs_now_ns(void); /* CLOCK_MONOTONIC */
+int64_t rs_now_ns(void);        /* CLOCK_MONOTONIC */
+int64_t rs_now_coarse_ns(void); /* the same clock at its last tick: a few ms behind, a few ns to read */
 
 #endif

@@ -14,7 +14,7 @@
 #define CONN_OUTPUT_BYTES    ((4u << 20) + 65536u) /* cap of the output queue */
 #define CONN_OUTPUT_HIGH     (1u << 20)           /* no request is taken while more waits to be sent */
 #define CONN_CALLS_MAX       32u                  /* requests that wait for their answer */
-#define CONN_UNOWNED_MAX     32u                  /* connections without a session or peer */
+#define CONN_SPARE           32u                  /* connections without a session or peer, over clients.max */
 
 struct call;
 struct out_call;

@@ -223,7 +223,7 @@ static bool uid_allowed(const struct rs_config *config, uid_t uid)
 /* Makes room among those who neither attached nor peered, the longest idle first. */
 static bool make_room(struct listener *listener)
 {
-    if (listener->unowned < CONN_UNOWNED_MAX)
+    if (listener->unowned < listener->proxy->config.clients.max + CONN_SPARE)
         return true;
     for (struct conn *conn = listener->first; conn != NULL; conn = conn->next) {
         if (!conn->outgoing && conn->closed == NULL && conn->calls == NULL) {

@@ -83,6 +83,7 @@ static bool choose(struct mend *mend)
         return false;
     mend->audit_wanted = false;
     rs_ring_bell_clear(&mend->proxy->ring);
+    rs_repair_hints(&mend->proxy->repair);
     mend->stage = AUDITING;
     return true;
 }

@@ -125,6 +125,7 @@ void peers_open_ring(struct proxy *proxy, struct conn_call *call, uint16_t numbe
     struct upstream *upstream = find(proxy, ring_number);
     struct opening *opening;
 
+    (void)number; /* the upstream sidecar gives it one of its own */
     if (!upstream) {
         conn_reply_error(call, -RINGSIDE_E_INVALID,
                          "no other stage's ring has the number %u in this inbox", ring_number);

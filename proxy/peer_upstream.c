@@ -114,6 +114,13 @@ static void take_from_sessions(struct upstream *upstream)
     }
 }
 
+static void close_files(struct upstream *upstream)
+{
+    int fds[] = {upstream->control_fd, upstream->body_fd, upstream->bell_fd};
+
+    rs_fd_close(fds, 3);
+}
+
 void upstream_destroy(struct upstream *upstream)
 {
     if (!upstream)
@@ -124,10 +131,7 @@ void upstream_destroy(struct upstream *upstream)
         rs_guard_remove(upstream->ring.body);
         rs_ring_unmap(&upstream->ring);
     }
-    if (upstream->control_fd >= 0)
-        close(upstream->control_fd);
-    if (upstream->bell_fd >= 0)
-        close(upstream->bell_fd);
+    close_files(upstream);
     free(upstream);
 }
 
@@ -164,7 +168,7 @@ static struct upstream *create(struct peers *peers, unsigned number, const uint6
         return NULL;
     upstream->peers = peers;
     upstream->number = (uint8_t)number;
-    upstream->control_fd = upstream->bell_fd = -1;
+    upstream->control_fd = upstream->body_fd = upstream->bell_fd = -1;
     memcpy(upstream->incarnation, incarnation, sizeof(upstream->incarnation));
     peers->upstreams[number] = upstream;
     return upstream;
@@ -280,10 +284,10 @@ static void admitted(struct upstream *upstream, const Ringside__Peer__V1__AdmitR
     struct proxy *proxy = upstream->peers->proxy;
     const char *why = upstream->mapped ? NULL : map(upstream, response, fds);
 
-    close(fds[1]);
     if (why) {
-        close(fds[0]);
-        close(fds[2]);
+        rs_fd_close(fds, 3);
+        if (strcmp(upstream->error, why) == 0)
+            return; /* told before */
         peers_name(upstream->error, sizeof(upstream->error), why);
         log_warn(&proxy->log, "peers", conn_serial(upstream->conn),
                  "the ring of stage %s cannot be used by this sidecar: %s", upstream->stage, why);
@@ -291,11 +295,9 @@ static void admitted(struct upstream *upstream, const Ringside__Peer__V1__AdmitR
     }
     /* Its sidecar has a new bell after a restart; the description with the lock is the newest one.
      */
-    if (upstream->control_fd >= 0)
-        close(upstream->control_fd);
-    if (upstream->bell_fd >= 0)
-        close(upstream->bell_fd);
+    close_files(upstream);
     upstream->control_fd = fds[0];
+    upstream->body_fd = fds[1];
     upstream->bell_fd = fds[2];
     upstream->ring.bell_fd = upstream->ring.space_fd = fds[2];
     upstream->ring.client = (uint16_t)response->client;
@@ -333,11 +335,13 @@ static void on_admitted(struct conn *conn, int error, const char *text,
         return;
     if (error == 0)
         text = "it passed no descriptors";
-    peers_name(upstream->error, sizeof(upstream->error),
-               text && text[0] ? text : rs_strerror(error));
-    log_warn(&upstream->peers->proxy->log, "peers", conn_serial(conn),
-             "stage %s does not admit this sidecar: %s; asked again every second", upstream->stage,
-             upstream->error);
+    else if (!text || !text[0])
+        text = rs_strerror(error);
+    if (strcmp(upstream->error, text) != 0)
+        log_warn(&upstream->peers->proxy->log, "peers", conn_serial(conn),
+                 "stage %s does not admit this sidecar: %s; asked again every second",
+                 upstream->stage, text);
+    peers_name(upstream->error, sizeof(upstream->error), text);
 }
 
 static void ask(struct upstream *upstream)
@@ -434,8 +438,12 @@ void upstream_introduce(struct upstream *upstream, const struct link *link)
 
 static void look_for_damage(struct upstream *upstream)
 {
+    const struct rs_ring *ring = &upstream->ring;
+
     if (!upstream->mapped || upstream->damaged ||
-        (!rs_guard_hit(upstream->ring.control) && !rs_guard_hit(upstream->ring.body)))
+        (!rs_guard_hit(ring->control) && !rs_guard_hit(ring->body) &&
+         !peers_is_cut(upstream->control_fd, ring->layout.control_bytes) &&
+         !peers_is_cut(upstream->body_fd, ring->layout.body_bytes)))
         return;
     upstream->damaged = true;
     rs_inbox_forget(&upstream->peers->proxy->inbox, upstream->number);

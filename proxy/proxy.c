@@ -273,14 +273,15 @@ static int open_ring(struct proxy *proxy)
 
     if (rc < 0)
         return rc;
+    proxy->ring.bell_fd = proxy->bell_event;
+    rs_inbox_init(&proxy->inbox, &proxy->ring, proxy->inbox_event);
+    proxy->repair.own = &proxy->inbox;
     if (proxy->files.adopted)
         rs_repair_adopt(&proxy->repair);
     rs_store_release(&proxy->ring.shared->draining, 0);
     rc = routes_init(&proxy->routes, &proxy->config, &proxy->ring);
     if (rc < 0)
         return rc;
-    proxy->ring.bell_fd = proxy->bell_event;
-    rs_inbox_init(&proxy->inbox, &proxy->ring, proxy->inbox_event);
     rs_inbox_admit(&proxy->inbox, 0, &proxy->ring, proxy->routes.self, 0);
     if (proxy->routes.self != RS_NO_DESTINATION) {
         proxy->repair.inboxes[proxy->routes.self] = &proxy->inbox;

@@ -340,9 +340,10 @@ int loan_publish(struct ringside *connection, const struct rs_loan *loan, struct
     const uint16_t *destinations = outgoing->route->destinations + first;
     unsigned count = outgoing->route->destination_count - first;
 
-    message->publish_ns = (uint64_t)rs_now_ns();
     if (message->ttl_ns == 0)
         message->ttl_ns = outgoing->route->ttl_ns;
+    /* Ages of messages that do not expire are for people: a tick of the kernel is near enough. */
+    message->publish_ns = (uint64_t)(message->ttl_ns != 0 ? rs_now_ns() : rs_now_coarse_ns());
     rs_message_store(message, &ring->slots[loan->slot],
                      ring->body + rs_ring_slot_offset(ring, loan->slot));
     rs_ring_prepare(ring, loan, destinations, count, 0);

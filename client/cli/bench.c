@@ -233,8 +233,8 @@ static int inbox_is_ours(struct cli *cli, struct results *results, bool *ours)
         return rc;
     *ours = status->inbox_depth == 0;
     if (!*ours)
-        snprintf(results->reason, sizeof results->reason, "%" PRIu32 " messages wait in the inbox",
-                 status->inbox_depth);
+        snprintf(results->reason, sizeof results->reason,
+                 "the inbox is not empty (it holds %" PRIu32 ")", status->inbox_depth);
     for (size_t i = 0; i < status->n_clients && *ours; i++) {
         const Ringside__V1__ClientStatus *client = status->clients[i];
         if (strcmp(client->home, status->stage) != 0 || strcmp(client->state, "dead") == 0 ||

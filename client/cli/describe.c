@@ -91,9 +91,9 @@ static void print_head(const Ringside__V1__Slot *slot)
         print_line("lifetime", text);
     }
     snprintf(text, sizeof text,
-             "number %" PRIu32 " of %s, in use: %s of tensors, %" PRIu32 " bytes of metadata",
-             slot->slot, output_bytes(a, slot->slot_bytes),
-             output_bytes(b, slots_tensor_bytes(slot)), slot->metadata_bytes);
+             "number %" PRIu32 " of %s; tensors take %" PRIu64 " bytes, metadata %" PRIu32,
+             slot->slot, output_bytes(a, slot->slot_bytes), slots_tensor_bytes(slot),
+             slot->metadata_bytes);
     print_line("slot", text);
     if (slot->readers_left > 0) {
         snprintf(text, sizeof text, "%" PRIu32 " left", slot->readers_left);

@@ -291,19 +291,26 @@ static void fit(const struct table *table, size_t *widths, size_t columns)
     }
 }
 
+static const char *cell_of(const struct table *table, size_t begin, size_t column)
+{
+    if (begin == SIZE_MAX)
+        return table->columns[column].title;
+    return begin + column < table->cell_count ? table->cells[begin + column] : "";
+}
+
+/* The row whose cells begin at `begin`, or the titles for SIZE_MAX; no blanks at the end. */
 static void print_row(const struct table *table, FILE *file, const size_t *widths, size_t begin)
 {
-    size_t last = table->column_count - 1;
+    size_t count = table->column_count;
 
-    for (size_t i = 0; i <= last; i++) {
-        const char *cell = begin == SIZE_MAX               ? table->columns[i].title
-                           : begin + i < table->cell_count ? table->cells[begin + i]
-                                                           : "";
+    while (count > 0 && cell_of(table, begin, count - 1)[0] == '\0')
+        count--;
+    for (size_t i = 0; i < count; i++) {
+        const char *cell = cell_of(table, begin, i);
         size_t width = output_width(cell);
-        /* No blanks at the end of a line. */
-        bool pads = table->columns[i].right || i < last || width > widths[i];
+        bool pads = table->columns[i].right || i + 1 < count || width > widths[i];
         output_field(file, cell, pads ? widths[i] : width, table->columns[i].right);
-        if (i < last)
+        if (i + 1 < count)
             fprintf(file, "%*s", GAP, "");
     }
     fputc('\n', file);

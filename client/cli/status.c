@@ -26,7 +26,7 @@ static const struct table_column client_columns[] = {
 
 static const struct table_column peer_columns[] = {
     {"PEER", false, true},       {"STAGE", false, true}, {"STATE", false, false},
-    {"DIRECTION", false, false}, {"INBOX", true, false}, {"LAST ERROR", false, true},
+    {"DIRECTION", false, false}, {"INBOX", true, false},
 };
 
 static void print_line(const char *title, const char *text)
@@ -120,9 +120,13 @@ static void print_peers(const Ringside__V1__StatusResponse *status)
         table_text(&table, peer->state);
         table_text(&table, peer->direction);
         table_format(&table, "%" PRIu32, peer->inbox_depth);
-        table_text(&table, peer->last_error);
     }
     print_table(&table);
+    /* Whole, whatever the width: this is what somebody came for. */
+    for (size_t i = 0; i < status->n_peers; i++) {
+        if (status->peers[i]->last_error[0] != '\0')
+            output_line("error", TITLE_COLUMNS, status->peers[i]->last_error);
+    }
 }
 
 /* Those that are 0 are left out: what is there deserves the eye. */
@@ -158,11 +162,11 @@ static void print_counters(const Ringside__V1__StatusResponse *status)
     text[0] = '\0';
     for (size_t i = 0; i < sizeof counters / sizeof counters[0]; i++) {
         if (counters[i].value > 0)
-            at += (size_t)snprintf(text + at, sizeof text - at, "%s %" PRIu64 "  ",
+            at += (size_t)snprintf(text + at, sizeof text - at, "%s%s %" PRIu64, at > 0 ? ", " : "",
                                    counters[i].name, counters[i].value);
     }
     if (totals->sent_bytes > 0)
-        snprintf(text + at, sizeof text - at, "sent-bytes %s",
+        snprintf(text + at, sizeof text - at, "%ssent-bytes %s", at > 0 ? ", " : "",
                  output_bytes(number, totals->sent_bytes));
     putchar('\n');
     print_line("totals", text[0] != '\0' ? text : "nothing yet");

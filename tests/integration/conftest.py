@@ -2,6 +2,7 @@
 """Fixtures: sidecars that are ended after each test and must have ended well."""
 import pathlib
 import shutil
+import signal
 import tempfile
 
 import pytest
@@ -29,4 +30,5 @@ def start(place):
 
     yield launch
     for daemon in daemons:
-        daemon.stop()
+        code = daemon.stop()
+        assert code in (0, -signal.SIGKILL), daemon.log()  # the latter: a test killed it

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from fake_sidecar import FakeSidecar, HangUp, Refusal, control
+from daemon import wait_for
 
 RINGSIDE = os.environ["RINGSIDE_CLI"]
 OK, FAILED, USAGE, UNREACHABLE, TICKET, TIMEOUT = range(6)
@@ -230,7 +231,7 @@ def test_status_fits_80_columns_whatever_the_names(path):
                            oldest_lease_ns=i * 10**12, home="y" * 90, pid=4194304,
                            counters=control.Counters(sent=10**9, released=2 * 10**9))
     status.peers.add(address="unix:/" + "p" * 100, stage="z" * 60, state="connecting",
-                     direction="downstream", last_error="no\nroute" * 20)
+                     direction="downstream", last_error="no \nroute" * 20)
     status.totals.sent = 17
     status.totals.sent_bytes = 3 << 30
     with FakeSidecar(path, {"Status": lambda _: status}):
@@ -324,7 +325,7 @@ def test_describe(path):
         for number in (hex(NUMBER), str(NUMBER)):
             document = json.loads(ringside("describe", "-j", number, path=path).stdout)
             assert document["text"] == TEXT
-    for part in (TEXT, f"0x{NUMBER:016x}", "sealed, 1.5s old", "left: 8.5s", "17 bytes",
+    for part in (TEXT, f"0x{NUMBER:016x}", "sealed, 1.5s old", "left: 8.5s", "metadata 17",
                  "float32[8,80,30]", "bfloat16[0,3]", "latent", "2 left"):
         assert part in text, text
     asked = [request for _, request in sidecar.requests]
@@ -376,7 +377,141 @@ def test_ping_stops_when_the_connection_is_over(path):
 
 def test_drain(path):
     with FakeSidecar(path, {"Drain": lambda _: control.Empty()}) as sidecar:
-        assert ringside("drain", path=path).stdout == "draining\n"
+        assert ringside("drain", path=path).stdout == "drained\n"
         document = json.loads(ringside("drain", "--within", "1.5", "-j", path=path).stdout)
-    assert document == {"draining": True}
+    assert document == {"drained": True}
     assert [request.timeout_ns for _, request in sidecar.requests] == [0, 1500000000]
+
+
+# ---- With a real sidecar ----
+
+def test_a_message_from_loan_to_release(start):
+    sidecar = start(stage="latent")
+    with sidecar.client() as worker:
+        worker.attach("the worker")
+        loan = worker.loan(shape=(2, 3), dtype=control.FLOAT32).lease
+
+        def listed(*options):
+            return json.loads(ringside("ls", "-j", *options, path=sidecar.socket).stdout)["slots"]
+
+        [slot] = listed("--held")
+        assert slot["state"] == "loaned" and slot["holders"][0]["client"] == "the worker"
+        table = ringside("ls", path=sidecar.socket).stdout
+        assert "loaned" in table and "the worker" in table
+
+        ticket = worker.send(loan).ticket
+        assert listed("--held") == []
+        [slot] = listed()
+        assert slot["ticket"] == f"0x{ticket:016x}" and slot["holders"][0]["state"] == "queued"
+        status = json.loads(ringside("status", "-j", path=sidecar.socket).stdout)
+        assert status["stage"] == "latent" and status["inbox_depth"] == 1
+        assert sum(entry["sealed"] for entry in status["classes"]) == 1
+
+        message = worker.receive()
+        for name in (slot["text"], str(ticket), hex(ticket)):
+            text = ringside("describe", name, path=sidecar.socket).stdout
+            for part in (slot["text"], "held", "the worker", "float32[2,3]", "sealed"):
+                assert part in text, text
+        text = ringside("status", path=sidecar.socket).stdout
+        assert "the worker" in text and "attached" in text and "sent 1" in text
+
+        worker.release(message.lease)
+        assert listed() == []
+        refused(ringside("describe", slot["text"], path=sidecar.socket), TICKET, "STALE_TICKET")
+        other = ticket ^ 1 << 48 or ticket ^ 1 << 49
+        refused(ringside("describe", str(other), path=sidecar.socket), TICKET, "FOREIGN_TICKET")
+
+
+def test_a_kept_ticket_has_no_lease(start):
+    sidecar = start()
+    with sidecar.client() as worker:
+        worker.attach()
+        lease = worker.loan().lease
+        shared = worker.call("Share", control.ShareRequest(lease=lease, kept=True),
+                             control.ShareResponse)
+        document = json.loads(ringside("describe", "-j", shared.text, path=sidecar.socket).stdout)
+        assert document["text"] == shared.text
+        assert [holder["state"] for holder in document["holders"]] == ["kept"]
+        [slot] = json.loads(ringside("ls", "-j", path=sidecar.socket).stdout)["slots"]
+        assert slot == {**document, "age_ns": slot["age_ns"], "holders": slot["holders"]}
+
+
+def test_real_ping(start):
+    result = ringside("ping", "-c3", "-i0", path=start(stage="latent").socket)
+    assert result.returncode == OK
+    assert result.stdout.startswith("1: latent, serving, ")
+
+
+def test_drain_of_an_idle_sidecar(start):
+    sidecar = start()
+    assert ringside("drain", path=sidecar.socket).stdout == "drained\n"
+    status = json.loads(ringside("status", "-j", path=sidecar.socket).stdout)
+    assert status["state"] == "draining"
+    refused(ringside("bench", path=sidecar.socket), FAILED, "DRAINING")
+
+
+def test_drain_waits_for_what_is_held(start):
+    sidecar = start()
+    with sidecar.client() as worker:
+        worker.attach()
+        worker.send(worker.loan().lease)
+        message = worker.receive()
+        refused(ringside("drain", "--within", "0.1", path=sidecar.socket), TIMEOUT, "TIMEOUT")
+        with subprocess.Popen([RINGSIDE, "drain", "-w60", "-s", sidecar.socket], text=True,
+                              stdout=subprocess.PIPE) as drain:
+            worker.release(message.lease)
+            assert drain.communicate(timeout=60)[0] == "drained\n"
+        assert drain.returncode == OK
+
+
+def test_bench(start):
+    sidecar = start()
+    result = ringside("bench", "--seconds", "0.1", "--json", path=sidecar.socket)
+    assert result.returncode == OK, result
+    figures = json.loads(result.stdout)
+    for name in ("control", "attach", "loan_abandon", "hand_off"):
+        assert 0 < figures[name]["min_ns"] <= figures[name]["p50_ns"] <= figures[name]["max_ns"]
+    with sidecar.client() as client:
+        def idle():
+            status = client.status()
+            return not status.clients and status.inbox_depth == 0 and client.slots() == []
+        wait_for(idle)
+    table = ringside("bench", "--seconds", "0.1", path=sidecar.socket).stdout
+    assert "hand-off" in table and "not measured" not in table
+
+
+def test_bench_leaves_workers_alone(start):
+    sidecar = start()
+    with sidecar.client() as worker:
+        worker.attach("busy worker")
+        result = ringside("bench", "--seconds", "0.05", path=sidecar.socket)
+        assert result.returncode == OK
+        assert "not measured: a worker of the stage is there (busy worker)" in result.stdout
+        worker.send(worker.loan().lease)
+        assert worker.status().totals.sent == 1
+
+
+def test_bench_leaves_a_full_inbox_alone(start):
+    sidecar = start()
+    with sidecar.client() as worker:
+        worker.attach()
+        worker.send(worker.loan().lease)
+        result = ringside("bench", "--seconds", "0.05", "--json", path=sidecar.socket)
+        assert "holds 1" in json.loads(result.stdout)["hand_off_skipped"]
+        assert worker.receive().sequence == 0
+
+
+def test_bench_needs_a_route_back(start, place):
+    sidecar = start(routes={"self": {"to": [f"unix:{place}/nobody.sock"]}})
+    result = ringside("bench", "--seconds", "0.05", path=sidecar.socket)
+    assert result.returncode == OK
+    assert "no route of this stage leads back" in result.stdout
+
+
+def test_bench_of_a_ring_without_a_free_slot(start):
+    sidecar = start()
+    with sidecar.client() as worker:
+        worker.attach()
+        for _ in range(8):
+            worker.loan()
+        refused(ringside("bench", path=sidecar.socket), TIMEOUT, "loan and abandon")

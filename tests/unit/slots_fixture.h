@@ -70,6 +70,7 @@ static inline void ring_fixture_init(struct ring_fixture *fixture, uint32_t slot
     rs_inbox_admit(&fixture->inbox, 0, &fixture->ring, FIXTURE_STAGE, 5);
     assert_int_equal(rs_repair_init(&fixture->repair, &fixture->ring), 0);
     fixture->repair.inboxes[FIXTURE_STAGE] = &fixture->inbox;
+    fixture->repair.own = &fixture->inbox;
 }
 
 static inline void ring_fixture_finish(struct ring_fixture *fixture)

@@ -143,6 +143,83 @@ static void overflow_is_kept_while_a_known_ring_is_unmapped(void **state)
     assert_int_equal(rs_load_relaxed(&fixture->inbox.shared->overflow) & RS_OVERFLOW_SET, 0);
 }
 
+/* Cells that nobody here can judge fill the whole ring: a walk round it must end with "open that ring", not with an error. */
+static void ring_full_of_unmapped_cells_is_no_wrong_hint(void **state)
+{
+    struct ring_fixture *fixture = *state;
+    struct rs_lease lease;
+    int unmapped;
+
+    for (uint32_t i = 0; i < 8; i++)
+        assert_int_equal(rs_inbox_push(&fixture->inbox, 9, i, 0), 0);
+    assert_int_equal(rs_inbox_take(&fixture->inbox, &lease, &unmapped), 0);
+    assert_int_equal(unmapped, 9);
+    assert_false(rs_inbox_mend_hints(&fixture->inbox));
+}
+
+/* A cell cleared out of turn and filled again is two laps ahead of a head that still has full cells behind it. */
+static void head_does_not_jump_over_full_cells(void **state)
+{
+    struct ring_fixture *fixture = *state;
+    struct rs_lease lease;
+    int unmapped;
+
+    for (int i = 0; i < 8; i++)
+        fixture_send(fixture, 3);
+    uint64_t first = rs_load_relaxed(&fixture->inbox.cells[0]);
+    uint32_t done = rs_cell_slot(first);
+    uint64_t word = rs_load_relaxed(&fixture->ring.slots[done].delivery[0]);
+    assert_true(rs_ring_expire(&fixture->ring, done, 0, word));
+    /* Position 8 was filled and consumed, and the head hint never moved. */
+    rs_store_relaxed(&fixture->inbox.cells[0], rs_cell(false, 2, 0, 0, 0));
+    rs_store_relaxed(&fixture->inbox.shared->tail, 9);
+    for (int i = 1; i < 8; i++) {
+        assert_int_equal(rs_inbox_take(&fixture->inbox, &lease, &unmapped), 1);
+        assert_int_equal(rs_ring_release(&lease), 0);
+    }
+    assert_int_equal(fixture_count(fixture, RS_FREE), 42);
+}
+
+/* A producer slept between its cell and its store of the tail, for laps. */
+static void tail_set_back_by_laps_catches_up(void **state)
+{
+    struct ring_fixture *fixture = *state;
+    struct rs_lease lease;
+
+    for (int i = 0; i < 50; i++) {
+        fixture_send(fixture, 3);
+        assert_true(take(fixture, &lease));
+        assert_int_equal(rs_ring_release(&lease), 0);
+    }
+    fixture_send(fixture, 3);
+    rs_store_relaxed(&fixture->inbox.shared->tail, 3);
+    for (int i = 0; i < 7; i++)
+        fixture_send(fixture, 3);
+    for (int i = 0; i < 8; i++)
+        assert_true(take(fixture, &lease));
+    assert_false(take(fixture, &lease));
+}
+
+static void healthy_hints_are_left_alone(void **state)
+{
+    struct ring_fixture *fixture = *state;
+    struct rs_lease lease;
+
+    for (int i = 0; i < 100; i++) {
+        assert_false(rs_inbox_mend_hints(&fixture->inbox));
+        fixture_send(fixture, 3);
+        if (i % 9 == 8) {
+            assert_false(rs_inbox_mend_hints(&fixture->inbox));
+            while (take(fixture, &lease))
+                assert_int_equal(rs_ring_release(&lease), 0);
+        } else if (i % 9 == 7) {
+            assert_false(rs_inbox_mend_hints(&fixture->inbox));
+            assert_true(take(fixture, &lease));
+            assert_int_equal(rs_ring_release(&lease), 0);
+        }
+    }
+}
+
 static void nacked_message_comes_again(void **state)
 {
     struct ring_fixture *fixture = *state;
@@ -238,6 +315,10 @@ int main(void)
         CASE(stale_and_doubled_cells_are_harmless),
         CASE(cell_of_an_unmapped_ring_is_left_alone),
         CASE(overflow_is_kept_while_a_known_ring_is_unmapped),
+        CASE(ring_full_of_unmapped_cells_is_no_wrong_hint),
+        CASE(head_does_not_jump_over_full_cells),
+        CASE(tail_set_back_by_laps_catches_up),
+        CASE(healthy_hints_are_left_alone),
         CASE(nacked_message_comes_again),
         CASE(drop_oldest_drops_the_oldest_of_the_own_ring),
         CASE(hostile_hints_end_in_an_error_and_are_rebuilt),

@@ -201,7 +201,7 @@ static void table_aligns(void **state)
     table_print(&table, begin(&capture), 80);
     expect(&capture, "NAME       N  LAST\n"
                      "a\\n     1000  x\n"
-                     "longer   5ns  \n");
+                     "longer   5ns\n");
     table_finish(&table);
     table_finish(&table);
 }

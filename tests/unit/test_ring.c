@@ -61,6 +61,21 @@ static void loan_survives_hostile_bitmap(void **state)
     assert_int_equal(fixture_phase(fixture, 8), RS_FREE);
 }
 
+/* Threads that race on the private list of recent slots can leave any number in it. */
+static void recent_slot_of_another_class_is_not_loaned(void **state)
+{
+    struct ring_fixture *fixture = *state;
+    struct rs_loan loan;
+
+    rs_store_relaxed(&fixture->ring.recent[1].end, 1); /* entry 0 names slot 0, of class 0 */
+    rs_store_relaxed(&fixture->ring.recent[1].first, 2);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(rs_ring_loan(&fixture->ring, 3, 1, &loan), 0);
+        assert_true(loan.slot >= 8);
+    }
+    assert_int_equal(rs_ring_loan(&fixture->ring, 3, 1, &loan), -RINGSIDE_E_FULL);
+}
+
 static void abandon_frees_only_the_owners_loan(void **state)
 {
     struct ring_fixture *fixture = *state;
@@ -275,6 +290,7 @@ int main(void)
         CASE(loan_gives_every_slot_once),
         CASE(loan_finds_a_slot_whose_bit_is_off),
         CASE(loan_survives_hostile_bitmap),
+        CASE(recent_slot_of_another_class_is_not_loaned),
         CASE(abandon_frees_only_the_owners_loan),
         CASE(words_are_not_takeable_before_the_seal),
         CASE(fan_out_is_free_after_the_last_release),

@@ -1,0 +1,559 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sidecars of one node: links, places in each other's rings, introductions, and what outlives whom."""
+import fcntl
+import mmap
+import os
+import pathlib
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import pytest
+
+from peer_tools import (CONTROL, PEER, Connection, Failed, Stage, Worker, control, peer, until)
+
+
+@pytest.fixture
+def directory():
+    path = pathlib.Path(tempfile.mkdtemp(prefix="ringside-peers-", dir="/dev/shm"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def stages(directory):
+    running = []
+
+    def start(name, routes=(), **settings):
+        stage = Stage(directory, name, routes, **settings)
+        running.append(stage)
+        return stage
+
+    yield start
+    for stage in running:
+        stage.kill()
+
+
+def layout_of(stage):
+    """Version and hash as the superblock has them."""
+    with open(stage.files / f"{stage.name}.control", "rb") as file:
+        head = file.read(24)
+    return struct.unpack_from("<I", head, 8)[0], struct.unpack_from("<Q", head, 16)[0]
+
+
+def hidden_layout_of(stage):
+    """Of a stage whose files have no name here."""
+    with open(f"/proc/{stage.process.pid}/root/dev/shm/ringside/{stage.name}.control", "rb") as file:
+        head = file.read(24)
+    return struct.unpack_from("<I", head, 8)[0], struct.unpack_from("<Q", head, 16)[0]
+
+
+def pair(stages):
+    a = stages("a", {"next": "b"})
+    b = stages("b")
+    until(lambda: a.connected_to("b") and "a" in b.peers("upstream"), "a and b are linked", a.log)
+    return a, b
+
+
+def clients(stage):
+    return {client.name: client for client in stage.status().clients}
+
+
+def free_slots(stage):
+    return stage.status().classes[0].free
+
+
+def locked(path, byte):
+    """Whether any process has an OFD lock on that byte."""
+    with open(path, "r+b") as file:
+        request = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
+        answer = fcntl.fcntl(file, 36, request)  # F_OFD_GETLK
+        return struct.unpack_from("h", answer)[0] != fcntl.F_UNLCK
+
+
+def test_message_crosses(stages):
+    a, b = pair(stages)
+    sender, receiver = Worker(a), Worker(b)
+    for i in range(50):  # more than there are slots
+        sender.send("next", b"%d times" % i)
+        message, data = receiver.receive()
+        assert data == b"%d times" % i
+        assert message.body_path == str(a.files / "a.body")  # read where it was written
+        receiver.release(message)
+    until(lambda: free_slots(a) == 16, "every slot is free again")
+
+
+def test_start_order_does_not_matter(stages):
+    a = stages("a", {"next": "b"})
+    worker = Worker(a, descriptors=True, layout=layout_of(a))
+    with pytest.raises(Failed) as error:
+        worker("Open", control.OpenRequest(destination=0))
+    assert error.value.name == "UNAVAILABLE" and "b.sock" in str(error.value)
+    stages("b")
+    until(lambda: a.connected_to("b"), "a finds b when it comes")
+    assert worker("Open", control.OpenRequest(destination=0)).ring.stage == "b"
+
+
+def test_open_destination(stages):
+    a, b = pair(stages)
+    worker = Worker(a, descriptors=True, layout=layout_of(a))
+    worker.take_fds()
+    answer = worker("Open", control.OpenRequest(destination=0))
+    assert list(answer.descriptors) == [control.CONTROL_FILE, control.INBOX_EVENT]
+    files = worker.take_fds()
+    assert len(files) == 2
+    assert os.fstat(files[0]).st_ino == os.stat(b.files / "b.control").st_ino
+    assert answer.ring.control_bytes == os.fstat(files[0]).st_size
+    assert answer.ring_number == 1
+    for fd in files:
+        os.close(fd)
+    with pytest.raises(Failed) as error:
+        worker("Open", control.OpenRequest(destination=7))
+    assert error.value.name == "NO_ROUTE"
+
+
+def test_open_ring(stages):
+    a, b = pair(stages)
+    worker = Worker(b, "mapper", descriptors=True, layout=layout_of(b))
+    worker.take_fds()
+    answer = worker("Open", control.OpenRequest(ring=1))
+    assert list(answer.descriptors) == [control.CONTROL_FILE, control.BODY_FILE, control.BELL_EVENT]
+    files = worker.take_fds()
+    assert os.fstat(files[0]).st_ino == os.stat(a.files / "a.control").st_ino
+    with pytest.raises(OSError):
+        os.ftruncate(files[1], 0)  # read-only
+    assert answer.ring.client > 0 and answer.ring.destination == 0
+    with mmap.mmap(files[0], 0) as ring:
+        clients_offset, = struct.unpack_from("<Q", ring, 96)
+        nonce, = struct.unpack_from("<Q", ring, clients_offset + answer.ring.client * 256 + 8)
+    assert nonce == answer.ring.nonce
+    assert locked(a.files / "a.control", answer.ring.client)
+    assert "mapper" in clients(a)
+    for fd in files:
+        os.close(fd)
+    # The description was the worker's alone: neither sidecar kept it.
+    assert not locked(a.files / "a.control", answer.ring.client)
+    until(lambda: "mapper" not in clients(a), "its number is given back")
+    with pytest.raises(Failed) as error:
+        worker("Open", control.OpenRequest(ring=9))
+    assert error.value.name == "INVALID"
+
+
+def test_killed_worker_is_swept_by_the_ring_that_it_read(stages):
+    a, b = pair(stages)
+    Worker(a).send("next", b"precious")
+    code = (f"import sys; sys.path[:0] = [{str(pathlib.Path(__file__).parent)!r}]\n"
+            "from peer_tools import Worker\nimport time\n"
+            f"class B: socket = {str(b.socket)!r}\n"
+            "w = Worker(B, 'victim'); print(w.receive()[1].decode(), flush=True); time.sleep(600)")
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "precious\n"
+        assert "victim" in clients(a)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    message, data = Worker(b, "heir").receive()
+    assert data == b"precious" and message.attempts == 1
+    until(lambda: "victim" not in clients(a), "the dead worker's number is free")
+
+
+def test_session_over_gives_its_place_back(stages):
+    a, b = pair(stages)
+    before = set(clients(a))
+    sender = Worker(a)
+    for _ in range(40):  # more than a has numbers
+        worker = Worker(b, "guest")
+        sender.send("next", b"x")
+        message, _ = worker.receive()
+        worker.release(message)
+        worker.close()
+        until(lambda: "guest" not in clients(a), "its place is given back", b.log)
+    sender.close()
+    until(lambda: set(clients(a)) == before, "nothing is left")
+
+
+def test_downstream_killed(stages):
+    a, b = pair(stages)
+    sender = Worker(a)
+    sender.send("next", b"before")
+    b.kill()
+    sender.send("next", b"while it is away")  # its inbox takes messages without it
+    b.start()
+    receiver = Worker(b)
+    assert [receiver.receive()[1] for _ in range(2)] == [b"before", b"while it is away"]
+    until(lambda: a.connected_to("b"), "a connects again")
+    sender.send("next", b"after")
+    assert receiver.receive()[1] == b"after"
+    assert len(b.peers("upstream")) == 1
+
+
+def test_upstream_killed(stages):
+    a, b = pair(stages)
+    sender, receiver = Worker(a), Worker(b)
+    sender.send("next", b"held")
+    sender.send("next", b"queued")
+    held, _ = receiver.receive()
+    a.kill()
+    queued, data = receiver.receive()  # taken without its sidecar
+    assert data == b"queued"
+    receiver.release(queued)
+    a.start()
+    until(lambda: "a" in b.peers("upstream") and b.peers("upstream")["a"].state == "connected", "a is back", a.log)
+    receiver.release(held)
+    until(lambda: free_slots(a) == 16, "all of a's slots are free", a.log)
+    Worker(a).send("next", b"again")
+    until(lambda: a.connected_to("b"), "a connects again")
+    message, data = receiver.receive()
+    assert data == b"again" and message.attempts == 0
+    receiver.release(message)
+    receiver.close()
+    until(lambda: "worker" not in clients(a) or clients(a)["worker"].home != "b", "its place is given back")
+
+
+def test_upstream_killed_while_a_session_ends(stages):
+    a, b = pair(stages)
+    receiver = Worker(b, "leaver")
+    Worker(a).send("next", b"x")
+    receiver.release(receiver.receive()[0])
+    a.kill()
+    receiver.close()
+    until(lambda: "leaver" not in clients(b), "b's session is over")
+    a.start()
+    until(lambda: "leaver" not in clients(a), "a learns it when it is back", a.log)
+
+
+def test_downstream_made_anew(stages):
+    a, b = pair(stages)
+    sender = Worker(a)
+    sender.send("next", b"first")
+    old = a.peers("downstream")["b"].incarnation
+    b.kill()
+    for name in ("b.control", "b.body", "b.sessions"):
+        (b.files / name).unlink(missing_ok=True)
+    sender.send("next", b"second")  # into an inbox that nobody will ever look at
+    b.start()
+    until(lambda: a.connected_to("b") and a.peers("downstream")["b"].incarnation != old, "a maps the new inbox")
+    receiver = Worker(b)
+    got = {receiver.receive()[1] for _ in range(2)}
+    assert got == {b"first", b"second"}
+
+
+def test_upstream_gone_for_good(stages):
+    a, b = pair(stages)
+    receiver = Worker(b)
+    sender = Worker(a, "sender")
+    sender.send("next", b"x")
+    receiver.release(receiver.receive()[0])
+    sender.close()
+    until(lambda: free_slots(a) == 16 and "sender" not in clients(a), "a is idle")
+    assert a.stop() == 0
+    assert not (a.files / "a.control").exists()
+    until(lambda: not b.peers("upstream"), "b forgets the ring", b.log)
+    maps = pathlib.Path(f"/proc/{b.process.pid}/maps").read_text()
+    assert "a.body" not in maps and "a.control" not in maps
+    a.start()
+    until(lambda: a.connected_to("b"), "a new ring is known")
+    Worker(a).send("next", b"fresh")
+    assert receiver.receive()[1] == b"fresh"
+
+
+def test_upstream_gone_while_its_message_is_read(stages):
+    a, b = pair(stages)
+    receiver, sender = Worker(b), Worker(a)
+    sender.send("next", b"x")
+    message, _ = receiver.receive()
+    a.kill()
+    for name in ("a.control", "a.body", "a.sessions"):
+        (a.files / name).unlink(missing_ok=True)
+    until(lambda: "away" in b.log.read_text(), "b sees it")
+    time.sleep(2.5)  # longer than b takes to look: the mapping must stay
+    assert "a.body" in pathlib.Path(f"/proc/{b.process.pid}/maps").read_text()
+    receiver.release(message)
+    until(lambda: "a.body" not in pathlib.Path(f"/proc/{b.process.pid}/maps").read_text(), "now it goes", b.log)
+
+
+def test_forward_in_place_by_introduction(stages):
+    a = stages("a", {"next": "b"})
+    b = stages("b", {"next": "c"})
+    c = stages("c", {"next": "d"})
+    d = stages("d")
+    until(lambda: a.connected_to("b", "c", "d") and b.connected_to("c", "d") and c.connected_to("d"),
+          "everybody knows everybody downstream", a.log)
+    assert set(c.peers("upstream")) == {"a", "b"} and set(d.peers("upstream")) == {"a", "b", "c"}
+    Worker(a).send("next", b"through")
+    at_b, at_c = Worker(b), Worker(c)
+    message, _ = at_b.receive()
+    assert at_b("Forward", control.ForwardRequest(lease=message.lease, route="next")).in_place
+    message, data = at_c.receive()
+    assert data == b"through" and message.body_path == str(a.files / "a.body")
+    assert at_c("Forward", control.ForwardRequest(lease=message.lease, route="next")).in_place
+    at_d = Worker(d)
+    message, data = at_d.receive()
+    assert data == b"through" and message.body_path == str(a.files / "a.body")
+    at_d.release(message)
+    until(lambda: free_slots(a) == 16, "the slot is free")
+
+
+def test_circle(stages):
+    a = stages("a", {"next": "b"})
+    b = stages("b", {"next": "a"})
+    until(lambda: a.connected_to("b") and b.connected_to("a"), "both ways", a.log)
+    at_a, at_b = Worker(a), Worker(b)
+    at_a.send("next", b"there")
+    message, _ = at_b.receive()
+    at_b.release(message)
+    at_b.send("next", b"back")
+    assert at_a.receive()[1] == b"back"
+    assert len(a.status().peers) == 2 and len(b.status().peers) == 2
+
+
+def test_own_shm_each(stages):
+    """Each sidecar in a mount namespace with a /dev/shm of its own: what is passed is memory, not names."""
+    if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "true"]).returncode:
+        pytest.skip("mount namespaces are not permitted here")
+    outside = pathlib.Path(tempfile.mkdtemp(prefix="ringside-"))
+    prefix = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=64m none /dev/shm && exec "$0" "$@"']
+    a = b = None
+    try:
+        a = Stage(outside, "a", {"next": "b"}, prefix=prefix, shm=pathlib.Path("/dev/shm/ringside"))
+        b = Stage(outside, "b", prefix=prefix, shm=pathlib.Path("/dev/shm/ringside"))
+        until(lambda: a.connected_to("b") and "a" in b.peers("upstream"), "a and b are linked", a.log)
+        assert not pathlib.Path("/dev/shm/ringside/a.control").exists()
+        worker = Worker(b, "mapper", descriptors=True, layout=hidden_layout_of(a))
+        worker.take_fds()
+        answer = worker("Open", control.OpenRequest(ring=1))
+        files = worker.take_fds()
+        assert os.fstat(files[0]).st_size == answer.ring.control_bytes
+        for fd in files:
+            os.close(fd)
+        worker.close()
+    finally:
+        for stage in (a, b):
+            if stage:
+                stage.kill()
+        shutil.rmtree(outside)
+
+
+class FakeDownstream:
+    """Answers one Hello after another with what `answer` makes of the request."""
+
+    def __init__(self, path, answer):
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(path))
+        self.listener.listen()
+        self.answer = answer
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def run(self):
+        while True:
+            try:
+                link = Connection(self.listener.accept()[0])
+            except OSError:
+                return
+            link.serves["Hello"] = lambda data: self.answer(peer.HelloRequest.FromString(data))
+            link.serves["Ping"] = lambda data: (peer.PingResponse(), ())
+            try:
+                while True:
+                    link.frame()
+            except (OSError, ConnectionError):
+                link.close()
+
+
+def test_memory_that_is_not_shared(stages, directory):
+    """A control file of the right shape in which the told number does not stand: refused, by name."""
+    model = stages("model")
+    copy = directory / "copy.control"
+    shutil.copy(model.files / "model.control", copy)
+    version, layout_hash = layout_of(model)
+
+    def answer(hello):
+        fd = os.open(copy, os.O_RDWR)
+        event = os.eventfd(0) if hasattr(os, "eventfd") else os.open("/dev/null", os.O_RDWR)
+        with open(copy, "rb") as file:
+            incarnation = file.read(64)[48:]
+        return peer.HelloResponse(stage="fake", sidecar_id=9, incarnation=incarnation, layout_version=version,
+                                  layout_hash=layout_hash, ring_number=5, nonce=12345), (fd, event)
+
+    fake = FakeDownstream(directory / "fake.sock", answer)
+    a = stages("a", {"next": "fake"})
+    until(lambda: [p for p in a.status().peers if p.state == "refused"], "a refuses it", a.log)
+    row = a.status().peers[0]
+    assert "not the memory" in row.last_error
+    with pytest.raises(Failed) as error:
+        Worker(a, descriptors=True, layout=layout_of(a))("Open", control.OpenRequest(destination=0))
+    assert error.value.name == "UNAVAILABLE" and "not the memory" in str(error.value)
+    fake.listener.close()
+
+
+def test_nonsense_from_downstream(stages, directory):
+    answers = iter([
+        peer.HelloResponse(),
+        peer.HelloResponse(stage="x" * 5000, incarnation=b"short", layout_version=1 << 16),
+        peer.HelloResponse(incarnation=b"\1" * 16, ring_number=1 << 20),
+    ])
+    last = peer.HelloResponse(incarnation=b"\2" * 16)
+    fake = FakeDownstream(directory / "fake.sock", lambda hello: (next(answers, last), (os.dup(0),)))
+    a = stages("a", {"next": "fake"})
+    until(lambda: a.log.read_text().count("refused") >= 1, "a refuses it", a.log)
+    until(lambda: next(answers, None) is None, "it tries again", a.log)
+    assert a.process.poll() is None and a.status().state == "serving"
+    fake.listener.close()
+
+
+def hello_of(stage, **changes):
+    version, layout_hash = layout_of(stage)
+    fields = dict(stage="stranger", sidecar_id=77, incarnation=os.urandom(16), layout_version=version,
+                  layout_hash=layout_hash)
+    return peer.HelloRequest(**{**fields, **changes})
+
+
+@pytest.mark.parametrize("changes, name", [
+    (dict(layout_version=2 << 16), "VERSION"), (dict(layout_hash=1), "VERSION"), (dict(features=1), "VERSION"),
+    (dict(incarnation=b"123"), "INVALID"), (dict(incarnation=bytes(16)), "INVALID"),
+    (dict(sidecar_id=0), "INVALID"), (dict(sidecar_id=1 << 16), "INVALID"),
+])
+def test_hello_refused(stages, changes, name):
+    b = stages("b")
+    stranger = Connection(b.socket)
+    with pytest.raises(Failed) as error:
+        stranger.call(PEER, "Hello", hello_of(b, **changes), peer.HelloResponse)
+    assert error.value.name == name
+    assert not stranger.fds and not b.peers("upstream")
+    # The same connection may still do it right; and only once.
+    stranger.serves["Admit"] = lambda data: (peer.AdmitResponse(), ())
+    answer = stranger.call(PEER, "Hello", hello_of(b), peer.HelloResponse)
+    assert answer.ring_number == 1
+    with pytest.raises(Failed):
+        stranger.call(PEER, "Hello", hello_of(b), peer.HelloResponse)
+    stranger.close()
+
+
+def test_same_incarnation_keeps_its_number(stages):
+    b = stages("b")
+    mine, other = os.urandom(16), os.urandom(16)
+    for incarnation, number in [(mine, 1), (other, 2), (mine, 1)]:
+        stranger = Connection(b.socket)
+        stranger.serves["Admit"] = lambda data: (peer.AdmitResponse(), ())
+        assert stranger.call(PEER, "Hello", hello_of(b, incarnation=incarnation),
+                             peer.HelloResponse).ring_number == number
+        stranger.close()
+    b.kill()
+    b.start()
+    stranger = Connection(b.socket)
+    stranger.serves["Admit"] = lambda data: (peer.AdmitResponse(), ())
+    assert stranger.call(PEER, "Hello", hello_of(b, incarnation=other), peer.HelloResponse).ring_number == 2
+    stranger.close()
+
+
+def test_numbers_do_not_run_out(stages):
+    """Sidecars that say Hello and vanish: their numbers come round again, and nothing is left open."""
+    b = stages("b")
+    fds = len(os.listdir(f"/proc/{b.process.pid}/fd"))
+    for _ in range(600):
+        stranger = Connection(b.socket)
+        stranger.serves["Admit"] = lambda data: (peer.AdmitResponse(), ())
+        assert 0 < stranger.call(PEER, "Hello", hello_of(b), peer.HelloResponse).ring_number < 256
+        stranger.close()
+    until(lambda: len(os.listdir(f"/proc/{b.process.pid}/fd")) <= fds + 1, "no descriptor leaks")
+
+
+def test_nonsense_from_upstream(stages):
+    """Places that are none: bad numbers, foreign files, no descriptors."""
+    b = stages("b")
+    for answer, fds in [
+        (peer.AdmitResponse(), 0), (peer.AdmitResponse(client=1 << 30), 3), (peer.AdmitResponse(client=1, nonce=4), 3),
+        (peer.AdmitResponse(client=1), 16),
+    ]:
+        stranger = Connection(b.socket)
+        asked = threading.Event()
+
+        def admit(data, answer=answer, fds=fds):
+            asked.set()
+            return answer, tuple(os.open("/dev/zero", os.O_RDWR) for _ in range(fds))
+
+        stranger.serves["Admit"] = admit
+        stranger.call(PEER, "Hello", hello_of(b), peer.HelloResponse)
+        while not asked.is_set():
+            stranger.frame()
+        stranger.call(PEER, "Ping", peer.PingRequest(), peer.PingResponse)
+        stranger.close()
+    assert b.status().state == "serving"
+
+
+def test_only_links_may_ask_for_places(stages):
+    b = stages("b")
+    stranger = Connection(b.socket)
+    for method, request, answer in [
+        ("Admit", peer.AdmitRequest(name="x", wants_lock=True), peer.AdmitResponse),
+        ("Leave", peer.LeaveRequest(client=1), peer.LeaveResponse),
+        ("Introduce", peer.IntroduceRequest(address="unix:/x"), peer.IntroduceResponse),
+    ]:
+        with pytest.raises(Failed) as error:
+            stranger.call(PEER, method, request, answer)
+        assert error.value.name == "STATE"
+    stranger.call(PEER, "Ping", peer.PingRequest(), peer.PingResponse)
+    with pytest.raises(Failed) as error:
+        stranger.call(PEER, "Gossip", peer.PingRequest(), peer.PingResponse)
+    assert error.value.name == "UNIMPLEMENTED"
+    stranger.close()
+
+
+def test_route_to_itself_by_another_name(stages, directory):
+    (directory / "alias.sock").symlink_to(directory / "a.sock")
+    a = stages("a", {"next": "alias"})
+    until(lambda: [p for p in a.status().peers if p.state == "refused"], "refused", a.log)
+    assert "stage itself" in a.status().peers[0].last_error
+
+
+def test_equal_ids_are_told(stages):
+    a = stages("a", {"next": "b"}, id=7)
+    b = stages("b", id=7)
+    until(lambda: a.connected_to("b"), "linked all the same")
+    assert "same sidecar id 7" in a.log.read_text() and "same sidecar id 7" in b.log.read_text()
+
+
+def test_truncated_files_end_one_ring(stages):
+    """A worker that cuts the files it was given ends that stage's ring, not the sidecars beside it."""
+    a, b = pair(stages)
+    c = stages("c", {"next": "b"})
+    until(lambda: c.connected_to("b") and "c" in b.peers("upstream"), "c is linked")
+    receiver = Worker(b)
+    Worker(a).send("next", b"x")
+    receiver.release(receiver.receive()[0])
+    os.truncate(a.files / "a.body", 0)
+    os.truncate(a.files / "a.control", 0)
+    Worker(c).send("next", b"alive")
+    assert receiver.receive()[1] == b"alive"
+    assert b.process.poll() is None
+    until(lambda: "lost pages" in b.log.read_text(), "b says so", b.log)
+    assert b.status().state == "serving" and c.status().state == "serving"
+
+
+def test_stop_with_links(stages):
+    """A clean end on both sides, whoever goes first, and nothing left behind."""
+    a, b = pair(stages)
+    assert b.stop() == 0 and a.stop() == 0
+    assert sorted(os.listdir(a.files)) == []
+
+
+def test_reconnects_forever(stages):
+    a, b = pair(stages)
+    number = a.process.pid
+    fds = len(os.listdir(f"/proc/{number}/fd"))
+    for _ in range(8):
+        b.kill()
+        b.start()
+        until(lambda: a.connected_to("b") and b.peers("upstream")["a"].state == "connected", "linked again", a.log)
+    until(lambda: len(os.listdir(f"/proc/{number}/fd")) <= fds, "no descriptor leaks")
+    assert len(clients(a)) <= 2
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__, *sys.argv[1:]]))
