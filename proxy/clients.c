@@ -11,8 +11,8 @@
 #include <unistd.h>
 #include <uv.h>
 
-#include "proto/decode.h"
 #include "proto/err.h"
+#include "proxy/client_entry.h"
 #include "proxy/mend.h"
 #include "proxy/peers.h"
 #include "proxy/proxy.h"
@@ -48,71 +48,6 @@ struct clients {
     uv_timer_t look;  /* soon after somebody detached */
     bool closed;
 };
-
-/* ---- entries in the ring ---- */
-
-/* Whole UTF-8 characters that a terminal may see. */
-static void clean(char name[RS_NAME_BYTES])
-{
-    size_t bytes = strlen(name);
-
-    for (size_t i = 0; i < bytes;) {
-        size_t step = rs_utf8_character((const uint8_t *)name + i, bytes - i);
-        if (step == 0 || (unsigned char)name[i] < 0x20 || name[i] == 0x7f)
-            name[i] = '?';
-        i += step > 0 ? step : 1;
-    }
-}
-
-static void store_name(struct rs_client *entry, const char *name)
-{
-    uint64_t words[RS_NAME_BYTES / 8] = {0};
-
-    memcpy(words, name, strnlen(name, RS_NAME_BYTES - 1));
-    for (unsigned i = 0; i < RS_NAME_BYTES / 8; i++)
-        rs_store_relaxed(&entry->name[i], words[i]);
-}
-
-static void load_name(const struct rs_client *entry, char name[RS_NAME_BYTES])
-{
-    uint64_t words[RS_NAME_BYTES / 8];
-
-    for (unsigned i = 0; i < RS_NAME_BYTES / 8; i++)
-        words[i] = rs_load_relaxed(&entry->name[i]);
-    memcpy(name, words, RS_NAME_BYTES);
-    name[RS_NAME_BYTES - 1] = '\0';
-    clean(name);
-}
-
-static void set_phase(struct rs_client *entry, unsigned phase)
-{
-    uint64_t state = rs_load_relaxed(&entry->state);
-
-    rs_store_release(&entry->state, rs_client_state(rs_client_session(state),
-                                                    rs_client_reader(state),
-                                                    rs_client_flags(state), phase));
-}
-
-/* Field 22 of /proc/<pid>/stat, 0 when it cannot be read. The name before it may hold anything. */
-static uint64_t start_time_of(uint32_t pid)
-{
-    char path[32], text[1024];
-    unsigned long long start = 0;
-
-    snprintf(path, sizeof path, "/proc/%u/stat", pid);
-    FILE *file = pid != 0 ? fopen(path, "re") : NULL;
-    if (file == NULL)
-        return 0;
-    size_t bytes = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[bytes] = '\0';
-    const char *at = strrchr(text, ')');
-    for (int field = 2; at != NULL && field < 22; field++)
-        at = strchr(at + 1, ' ');
-    if (at != NULL)
-        sscanf(at, "%llu", &start);
-    return start;
-}
 
 /* ---- witnesses ---- */
 
@@ -168,7 +103,7 @@ static bool process_is_there(const struct client *client)
 {
     /* Of a process in a namespace that hides it nothing can be said: it counts as alive. */
     return client->pid == 0 || client->start_time == 0 ||
-           start_time_of(client->pid) == client->start_time;
+           client_start_time(client->pid) == client->start_time;
 }
 
 static bool is_gone(const struct proxy *proxy, uint16_t number)
@@ -214,7 +149,7 @@ static uint8_t take_reader(struct clients *clients)
 static void choose_name(char to[RS_NAME_BYTES], const char *from, uint32_t pid)
 {
     snprintf(to, RS_NAME_BYTES, "%s", from != NULL ? from : "");
-    clean(to);
+    client_name_clean(to);
     if (to[0] == '\0')
         snprintf(to, RS_NAME_BYTES, "pid %u", pid);
 }
@@ -282,21 +217,22 @@ static int admit_anew(struct proxy *proxy, const struct clients_request *request
                               .foreign = request->foreign,
                               .reader = take_reader(clients),
                               .pid = request->pid,
-                              .start_time = start_time_of(request->pid)};
+                              .start_time = client_start_time(request->pid)};
     choose_name(client->name, request->name, request->pid);
 
     struct rs_client *entry = &proxy->ring.clients[number];
     uint32_t session = rs_client_session(rs_load_relaxed(&entry->state)) + 1;
-    unsigned flags = (request->wants_lock ? 0 : RS_CLIENT_NO_LOCK) |
-                     (request->foreign ? RS_CLIENT_FOREIGN : 0);
+    unsigned flags =
+        (request->wants_lock ? 0 : RS_CLIENT_NO_LOCK) | (request->foreign ? RS_CLIENT_FOREIGN : 0);
     rs_store_relaxed(&entry->nonce, nonce);
     rs_store_relaxed(&entry->pid, client->pid);
     rs_store_relaxed(&entry->start_time, client->start_time);
     rs_store_relaxed(&entry->attach_ns, uv_hrtime());
-    store_name(entry, client->name);
+    client_name_store(entry, client->name);
     for (unsigned i = 0; i < RS_COUNTERS; i++)
         rs_store_relaxed(&entry->counter[i], 0);
-    rs_store_release(&entry->state, rs_client_state(session, client->reader, flags, RS_CLIENT_ALIVE));
+    rs_store_release(&entry->state,
+                     rs_client_state(session, client->reader, flags, RS_CLIENT_ALIVE));
 
     admission->number = number;
     admission->reader = client->reader;
@@ -358,9 +294,10 @@ void clients_died(struct proxy *proxy, uint16_t number)
         return;
     client->phase = CLIENT_DYING;
     dismiss(client);
-    set_phase(&proxy->ring.clients[number], RS_CLIENT_DEAD);
-    log_debug(&proxy->log, "clients", 0, "client %u (%s, pid %u) is gone: what it held is taken back",
-              number, client->name, client->pid);
+    client_phase_set(&proxy->ring.clients[number], RS_CLIENT_DEAD);
+    log_debug(&proxy->log, "clients", 0,
+              "client %u (%s, pid %u) is gone: what it held is taken back", number, client->name,
+              client->pid);
     session_over(proxy, number, "its process is gone");
     mend_sweep(proxy, number);
 }
@@ -389,7 +326,7 @@ void clients_swept(struct proxy *proxy, uint16_t number)
     if (client->reader != RS_NO_READER)
         clients->readers &= ~(UINT64_C(1) << client->reader);
     tokens_drop(&clients->tokens, number);
-    set_phase(&proxy->ring.clients[number], RS_CLIENT_UNUSED);
+    client_phase_set(&proxy->ring.clients[number], RS_CLIENT_UNUSED);
     client->phase = CLIENT_FREE;
     peers_session_gone(proxy, number);
     log_info(&proxy->log, "clients", 0, "client %u (%s) is gone and swept", number, client->name);
@@ -418,7 +355,7 @@ static void adopt(struct proxy *proxy, uint16_t number)
     }
     client->pid = (uint32_t)rs_load_relaxed(&entry->pid);
     client->start_time = rs_load_relaxed(&entry->start_time);
-    load_name(entry, client->name);
+    client_name_load(entry, client->name);
     if (rs_client_phase(state) != RS_CLIENT_ALIVE || is_gone(proxy, number)) {
         clients_died(proxy, number);
         return;
@@ -525,6 +462,7 @@ uint32_t clients_local_count(const struct proxy *proxy)
     uint32_t count = 0;
 
     for (uint32_t i = 1; i < proxy->clients->count; i++)
-        count += proxy->clients->entries[i].phase != CLIENT_FREE && !proxy->clients->entries[i].foreign;
+        count +=
+            proxy->clients->entries[i].phase != CLIENT_FREE && !proxy->clients->entries[i].foreign;
     return count;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Client numbers of the own ring: who has one, the lock byte that shows it alive, its pidfd, and the sweep after it died. */
+/* Client numbers of the own ring: who has one, the lock byte that shows it alive, its pidfd, and
+ * the sweep after it died. */
 #ifndef RINGSIDE_PROXY_CLIENTS_H
 #define RINGSIDE_PROXY_CLIENTS_H
 
@@ -10,35 +11,37 @@
 struct proxy;
 
 struct clients_request {
-    const char *name;            /* for people */
-    const uint8_t *token;        /* 16 bytes to come back to an earlier number, or NULL */
-    int pidfd;                   /* taken over, also on error; -1: none */
-    uint32_t pid;                /* 0: unknown */
-    bool wants_lock;             /* gets a control descriptor whose description locks its byte */
-    bool foreign;                /* a worker of another stage */
+    const char *name;     /* for people */
+    const uint8_t *token; /* 16 bytes to come back to an earlier number, or NULL */
+    int pidfd;            /* taken over, also on error; -1: none */
+    uint32_t pid;         /* 0: unknown */
+    bool wants_lock;      /* gets a control descriptor whose description locks its byte */
+    bool foreign;         /* a worker of another stage */
 };
 
 struct clients_admission {
     uint16_t number;
-    uint8_t reader;              /* or RS_NO_READER */
+    uint8_t reader; /* or RS_NO_READER */
     uint64_t nonce;
     uint8_t token[16];
     bool resumed;
-    int control_fd;              /* fresh description, locked when wanted; the caller's to close or pass on */
+    int control_fd; /* fresh description, locked when wanted; the caller's to close or pass on */
 };
 
-/* Gives a client number. 0, -RINGSIDE_E_LIMIT (clients.max), -RINGSIDE_E_DRAINING, -RINGSIDE_E_DENIED (token), -errno. */
-int clients_admit(struct proxy *proxy, const struct clients_request *request, struct clients_admission *admission);
-/* The session's socket closed. The number stays with the process: shown as detached until the kernel says it is gone,
- * or, when it has said goodbye and holds nothing, given back at once. */
+/* Gives a client number. 0, -RINGSIDE_E_LIMIT (clients.max), -RINGSIDE_E_DRAINING,
+ * -RINGSIDE_E_DENIED (token), -errno. */
+int clients_admit(struct proxy *proxy, const struct clients_request *request,
+                  struct clients_admission *admission);
+/* The session's socket closed. The number stays with the process: shown as detached until the
+ * kernel says it is gone, or, when it has said goodbye and holds nothing, given back at once. */
 void clients_detach(struct proxy *proxy, uint16_t number, bool goodbye);
 /* Runs the sweep of a number whose process is known to be gone. Idempotent. */
 void clients_died(struct proxy *proxy, uint16_t number);
 
-
 /* ---- the daemon's own ---- */
 
-#define CLIENTS_SHARED_READER (RS_MAX_READERS - 1u) /* the sidecar's, for sessions that read without a number of theirs */
+#define CLIENTS_SHARED_READER \
+    (RS_MAX_READERS - 1u) /* the sidecar's, for sessions that read without a number of theirs */
 
 enum client_phase {
     CLIENT_FREE,     /* the number is nobody's */
@@ -47,9 +50,11 @@ enum client_phase {
     CLIENT_DYING,    /* gone; what it left is being swept */
 };
 
-/* Reads the session tokens of an adopted ring and judges its clients, or begins with none. 0 or a negative error. */
+/* Reads the session tokens of an adopted ring and judges its clients, or begins with none. 0 or a
+ * negative error. */
 int clients_open(struct proxy *proxy);
-/* Closes handles; memory goes with clients_destroy, after the loop. `clients_destroy` with remove unlinks the tokens. */
+/* Closes handles; memory goes with clients_destroy, after the loop. `clients_destroy` with remove
+ * unlinks the tokens. */
 void clients_close(struct proxy *proxy);
 void clients_destroy(struct proxy *proxy, bool remove);
 /* Looks after those that no pidfd speaks for. Every second. */

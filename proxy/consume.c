@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Receive, Release, Nack, Read and Free for those who let the sidecar take every step in the rings. */
+/* Receive, Release, Nack, Read and Free for those who let the sidecar take every step in the rings.
+ */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,8 +117,7 @@ static void answer_message(struct session *session, struct conn_call *call,
                                   held->ring_number};
     struct wire_message wire;
 
-    int rc = wire_message_fill(&wire, session->proxy, &lease,
-                               body_path(session, held->ring_number),
+    int rc = wire_message_fill(&wire, session->proxy, &lease, body_path(session, held->ring_number),
                                rs_delivery_attempts(held->word));
     if (rc < 0) {
         refuse_message(session, call, held, rc);
@@ -163,7 +163,8 @@ static int try_receive(struct wait *wait)
         int rc = rs_inbox_take(session->inbox, &held, &unmapped);
         if (rc < 0) {
             rs_ring_bell(&session->proxy->ring);
-            conn_reply_error(wait->call, rc, "the inbox's cells make no sense; repair was asked for");
+            conn_reply_error(wait->call, rc,
+                             "the inbox's cells make no sense; repair was asked for");
             return 1;
         }
         if (rc == 0 && unmapped >= 0 && ask_for_ring(session, (unsigned)unmapped))
@@ -251,8 +252,8 @@ void control_nack(struct session *session, struct conn_call *call)
     if (rc == 0) {
         unsigned destination = rs_delivery_destination(held.word);
         unsigned limit = destination < held.ring->layout.destination_count
-                             ? rs_destination_attempts(rs_load_relaxed(
-                                   &held.ring->destinations[destination].state))
+                             ? rs_destination_attempts(
+                                   rs_load_relaxed(&held.ring->destinations[destination].state))
                              : 0;
         rc = rs_ring_nack(&held, limit > 0 ? limit : RS_MAX_ATTEMPTS);
     }

@@ -77,16 +77,15 @@ static void open_target(struct session *session, struct conn_call *call)
                request->destination < RS_MAX_DESTINATIONS) {
         peers_open_destination(proxy, call, session->number, request->destination);
     } else {
-        conn_reply_error(call, -RINGSIDE_E_INVALID,
-                         "Open takes the number of a peer's ring (1..%u) or of a destination "
-                         "(0..%u); got ring %u, destination %u",
-                         RS_MAX_RINGS - 1, RS_MAX_DESTINATIONS - 1,
-                         request->target_case == RINGSIDE__V1__OPEN_REQUEST__TARGET_RING
-                             ? request->ring
-                             : 0,
-                         request->target_case == RINGSIDE__V1__OPEN_REQUEST__TARGET_DESTINATION
-                             ? request->destination
-                             : 0);
+        conn_reply_error(
+            call, -RINGSIDE_E_INVALID,
+            "Open takes the number of a peer's ring (1..%u) or of a destination "
+            "(0..%u); got ring %u, destination %u",
+            RS_MAX_RINGS - 1, RS_MAX_DESTINATIONS - 1,
+            request->target_case == RINGSIDE__V1__OPEN_REQUEST__TARGET_RING ? request->ring : 0,
+            request->target_case == RINGSIDE__V1__OPEN_REQUEST__TARGET_DESTINATION
+                ? request->destination
+                : 0);
     }
     conn_free_message(&request->base);
 }
@@ -117,13 +116,20 @@ static const struct method {
     session_method *with_session;
     proxy_method *without; /* works on a connection that is not attached */
 } methods[] = {
-    {"Receive", control_receive, NULL}, {"Release", control_release, NULL},
-    {"Loan", control_loan, NULL},       {"Send", control_send, NULL},
-    {"Share", control_share, NULL},     {"Abandon", control_abandon, NULL},
-    {"Forward", control_forward, NULL}, {"Nack", control_nack, NULL},
-    {"Read", control_read, NULL},       {"Free", control_free, NULL},
-    {"Open", open_target, NULL},        {"Status", NULL, report_status},
-    {"List", NULL, report_list},        {"Describe", NULL, report_describe},
+    {"Receive", control_receive, NULL},
+    {"Release", control_release, NULL},
+    {"Loan", control_loan, NULL},
+    {"Send", control_send, NULL},
+    {"Share", control_share, NULL},
+    {"Abandon", control_abandon, NULL},
+    {"Forward", control_forward, NULL},
+    {"Nack", control_nack, NULL},
+    {"Read", control_read, NULL},
+    {"Free", control_free, NULL},
+    {"Open", open_target, NULL},
+    {"Status", NULL, report_status},
+    {"List", NULL, report_list},
+    {"Describe", NULL, report_describe},
     {"Drain", NULL, drain},
 };
 

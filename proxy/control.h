@@ -12,7 +12,8 @@ struct route;
 #define CONTROL_METADATA_OUT (1u << 20)  /* bytes of metadata in an answer */
 
 int control_open(struct proxy *proxy);
-void control_close(struct proxy *proxy); /* handles; memory goes with control_destroy, after the loop */
+void control_close(
+    struct proxy *proxy); /* handles; memory goes with control_destroy, after the loop */
 void control_destroy(struct proxy *proxy);
 void control_dispatch(struct conn_call *call);
 struct sessions *control_sessions(struct proxy *proxy);
@@ -48,8 +49,8 @@ struct wait {
     } copy;                  /* Forward where it cannot be done in place */
 };
 /* Tries at once and again until answered or cancelled. Takes `request` over. */
-void control_wait(struct session *session, struct conn_call *call, ProtobufCMessage *request, wait_try *again,
-                  bool for_inbox);
+void control_wait(struct session *session, struct conn_call *call, ProtobufCMessage *request,
+                  wait_try *again, bool for_inbox);
 /* Something came (a peer ring was admitted): whoever waits for a message looks again. */
 void control_look_again(struct proxy *proxy);
 
@@ -71,24 +72,27 @@ struct wire_message {
     uint8_t trace_id[16];
 };
 /* 0, -RINGSIDE_E_CORRUPT, or -RINGSIDE_E_TOO_BIG when the metadata does not fit an answer. */
-int wire_message_fill(struct wire_message *wire, struct proxy *proxy, const struct session_lease *lease,
-                      const char *body_path, unsigned attempts);
+int wire_message_fill(struct wire_message *wire, struct proxy *proxy,
+                      const struct session_lease *lease, const char *body_path, unsigned attempts);
 void wire_tensors_fill(const struct rs_message *header, Ringside__V1__Tensor *tensors,
                        Ringside__V1__Tensor **pointers);
-void wire_lease_fill(Ringside__V1__Lease *wire, const struct session_lease *lease, uint8_t incarnation[16]);
+void wire_lease_fill(Ringside__V1__Lease *wire, const struct session_lease *lease,
+                     uint8_t incarnation[16]);
 uint8_t *control_body(const struct rs_ring *ring, uint32_t slot);
 
 /* An answer that hands out a lease: undone when it cannot be delivered. */
-void control_reply_lease(struct session *session, struct conn_call *call, const ProtobufCMessage *response,
-                         const struct session_lease *lease, uint64_t request_id, bool is_reading);
+void control_reply_lease(struct session *session, struct conn_call *call,
+                         const ProtobufCMessage *response, const struct session_lease *lease,
+                         uint64_t request_id, bool is_reading);
 
 /* ---- routes ---- */
 
-/* 0 when every destination of the route is connected and has room now; -RINGSIDE_E_FULL; -RINGSIDE_E_UNAVAILABLE with
- * *index of the destination. drop-oldest makes room. */
+/* 0 when every destination of the route is connected and has room now; -RINGSIDE_E_FULL;
+ * -RINGSIDE_E_UNAVAILABLE with *index of the destination. drop-oldest makes room. */
 int control_room(struct proxy *proxy, uint16_t number, const struct route *route, unsigned *index);
 /* Seals a prepared loan and queues it on the route. 0 or -RINGSIDE_E_STATE. */
-int control_publish(struct proxy *proxy, uint16_t number, const struct rs_loan *loan, const struct route *route);
+int control_publish(struct proxy *proxy, uint16_t number, const struct rs_loan *loan,
+                    const struct route *route);
 /* Queues one more cell after a nack or an undo. */
 void control_requeue(struct proxy *proxy, const struct rs_lease *lease, unsigned ring_number);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Forward over the socket: in place where the message's ring knows the next inbox, else by a copy in slices. */
+/* Forward over the socket: in place where the message's ring knows the next inbox, else by a copy
+ * in slices. */
 #include <errno.h>
 #include <string.h>
 
@@ -9,7 +10,8 @@
 
 #define COPY_SLICE_BYTES (2u << 20) /* per try, so that nobody waits long for the loop */
 
-/* The destination table's entry of `ring` for the inbox that own destination `own` leads to, or -1. */
+/* The destination table's entry of `ring` for the inbox that own destination `own` leads to, or -1.
+ */
 static int same_inbox(struct proxy *proxy, struct rs_ring *ring, unsigned own)
 {
     const struct rs_destination *wanted = &proxy->ring.destinations[own];
@@ -36,7 +38,8 @@ static int forward_in_place(struct proxy *proxy, const struct rs_lease *held,
     uint16_t destinations[RS_CONFIG_TARGETS_MAX];
     uint8_t deliveries[RS_CONFIG_TARGETS_MAX];
 
-    /* Words above the held one are needed for all routes but the last; a half-done forward would double messages. */
+    /* Words above the held one are needed for all routes but the last; a half-done forward would
+     * double messages. */
     if (count > RS_MAX_DELIVERIES - (unsigned)held->delivery)
         return 0;
     for (unsigned i = 0; i < count; i++) {
@@ -53,11 +56,10 @@ static int forward_in_place(struct proxy *proxy, const struct rs_lease *held,
     int done = rs_ring_forward(held, destinations, count, deliveries);
     for (int i = 0; i < done; i++) {
         unsigned own = route->destinations[i];
-        unsigned number =
-            held->ring == &proxy->ring
-                ? proxy->repair.ring_number[own]
-                : rs_destination_ring(
-                      rs_load_acquire(&held->ring->destinations[destinations[i]].state));
+        unsigned number = held->ring == &proxy->ring
+                              ? proxy->repair.ring_number[own]
+                              : rs_destination_ring(rs_load_acquire(
+                                    &held->ring->destinations[destinations[i]].state));
         if (rs_inbox_push(proxy->repair.inboxes[own], number, held->slot, deliveries[i]) != 0)
             rs_ring_bell(held->ring);
     }
@@ -127,7 +129,8 @@ static int publish_copy(struct wait *wait, const struct rs_lease *held, const st
     struct proxy *proxy = wait->session->proxy;
     struct rs_loan *loan = &wait->copy.loan;
 
-    rs_message_store(header, &proxy->ring.slots[loan->slot], control_body(&proxy->ring, loan->slot));
+    rs_message_store(header, &proxy->ring.slots[loan->slot],
+                     control_body(&proxy->ring, loan->slot));
     int rc = control_publish(proxy, wait->session->number, loan, route);
     wait->copy.begun = false; /* published, or lost */
     if (rc < 0) {

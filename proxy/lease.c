@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Leases of the wire against the words of the ring; request ids that give the same lease again; readings. */
+/* Leases of the wire against the words of the ring; request ids that give the same lease again;
+ * readings. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

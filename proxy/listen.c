@@ -38,7 +38,8 @@ static int make_parent(const char *path)
     return mkdir(parent, 0755) < 0 && errno != EEXIST ? -errno : 0;
 }
 
-/* One try: a locked description of the file that is there now, -EAGAIN when it was replaced meanwhile. */
+/* One try: a locked description of the file that is there now, -EAGAIN when it was replaced
+ * meanwhile. */
 static int try_lock(const char *path)
 {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};

@@ -38,7 +38,8 @@ void log_init(struct log *log, int fd)
         log->is_socket = true;
         return;
     }
-    /* The flag for not blocking belongs to the description, which a terminal or a pipe shares with others. */
+    /* The flag for not blocking belongs to the description, which a terminal or a pipe shares with
+     * others. */
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     int own = open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
     log->must_poll = own < 0;
@@ -167,11 +168,11 @@ static size_t make_line(const struct log *log, char *line, size_t room,
         escape(escaped, sizeof escaped, message);
         if (session != 0)
             snprintf(tag, sizeof tag, "\"session\":%llu,", (unsigned long long)session);
-        length = snprintf(line, room,
-                          "{\"time\":\"%s\",\"level\":\"%s\",\"stage\":\"%s\",\"subsystem\":\"%s\","
-                          "%s\"message\":\"%s\"}\n",
-                          time, rs_config_log_level_names[level], log->stage, subsystem, tag,
-                          escaped);
+        length =
+            snprintf(line, room,
+                     "{\"time\":\"%s\",\"level\":\"%s\",\"stage\":\"%s\",\"subsystem\":\"%s\","
+                     "%s\"message\":\"%s\"}\n",
+                     time, rs_config_log_level_names[level], log->stage, subsystem, tag, escaped);
     } else {
         if (session != 0)
             snprintf(tag, sizeof tag, " #%llu", (unsigned long long)session);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The daemon's log: one structured line per event, limited per kind, never blocking on who reads it. */
+/* The daemon's log: one structured line per event, limited per kind, never blocking on who reads
+ * it. */
 #ifndef RINGSIDE_PROXY_LOG_H
 #define RINGSIDE_PROXY_LOG_H
 
@@ -40,7 +41,8 @@ struct log {
     char buffer[LOG_BUFFER_BYTES];
 };
 
-/* Logs to `fd` through a description of its own where one can be had, so that others' is not changed. Cannot fail. */
+/* Logs to `fd` through a description of its own where one can be had, so that others' is not
+ * changed. Cannot fail. */
 void log_init(struct log *log, int fd);
 void log_configure(struct log *log, const struct rs_config *config);
 
@@ -48,8 +50,9 @@ void log_configure(struct log *log, const struct rs_config *config);
 void log_finish(struct log *log);
 
 /*
- * One line: "time level subsystem #session message". `session` 0: none. Control characters and bytes
- * that are not UTF-8 become '?'. Preserves errno, never blocks. The format is the kind for the rate limit.
+ * One line: "time level subsystem #session message". `session` 0: none. Control characters and
+ * bytes that are not UTF-8 become '?'. Preserves errno, never blocks. The format is the kind for
+ * the rate limit.
  */
 void log_write(struct log *log, enum rs_config_log_level level, const char *subsystem,
                uint64_t session, const char *format, ...) __attribute__((format(printf, 5, 6)));
@@ -57,13 +60,13 @@ void log_write(struct log *log, enum rs_config_log_level level, const char *subs
 /* Sends what waits, tells of suppressed and dropped lines. Called every second or so. */
 void log_tick(struct log *log);
 
-#define log_debug(log, subsystem, session, ...)                                                    \
+#define log_debug(log, subsystem, session, ...) \
     log_write((log), RS_CONFIG_DEBUG, (subsystem), (session), __VA_ARGS__)
-#define log_info(log, subsystem, session, ...)                                                     \
+#define log_info(log, subsystem, session, ...) \
     log_write((log), RS_CONFIG_INFO, (subsystem), (session), __VA_ARGS__)
-#define log_warn(log, subsystem, session, ...)                                                     \
+#define log_warn(log, subsystem, session, ...) \
     log_write((log), RS_CONFIG_WARN, (subsystem), (session), __VA_ARGS__)
-#define log_error(log, subsystem, session, ...)                                                    \
+#define log_error(log, subsystem, session, ...) \
     log_write((log), RS_CONFIG_LOG_ERROR, (subsystem), (session), __VA_ARGS__)
 
 #endif

@@ -8,10 +8,9 @@
 #include "proxy/exit_code.h"
 #include "proxy/proxy.h"
 
-static const char usage[] =
-    "Usage: ringside-proxy [--config] FILE\n"
-    "       ringside-proxy --check FILE\n"
-    "       ringside-proxy --help | --version\n";
+static const char usage[] = "Usage: ringside-proxy [--config] FILE\n"
+                            "       ringside-proxy --check FILE\n"
+                            "       ringside-proxy --help | --version\n";
 
 static const char help[] =
     "\n"
@@ -82,7 +81,8 @@ static enum action parse(int argc, char **argv, const char **file)
             return WRONG;
         }
         if (*file != NULL) {
-            fprintf(stderr, "ringside-proxy: one configuration at a time: %s and %s\n", *file, word);
+            fprintf(stderr, "ringside-proxy: one configuration at a time: %s and %s\n", *file,
+                    word);
             return WRONG;
         }
         *file = word;

@@ -20,8 +20,8 @@ struct mend {
     uv_idle_t idle;   /* active while there is work */
     uv_timer_t delay; /* until the next audit is allowed */
     enum stage stage;
-    uint32_t cursor;  /* slot at which the stage goes on */
-    uint16_t number;  /* swept now */
+    uint32_t cursor;                       /* slot at which the stage goes on */
+    uint16_t number;                       /* swept now */
     uint64_t pending[RS_MAX_CLIENTS / 64]; /* numbers to be swept */
     uint64_t swept[RS_MAX_CLIENTS / 64];   /* numbers that wait for the audit */
     bool audit_wanted;
@@ -66,7 +66,8 @@ static void finish_audit(struct mend *mend)
     }
 }
 
-/* Sweeps go first, so that one audit serves all deaths that came together. False: nothing to do now. */
+/* Sweeps go first, so that one audit serves all deaths that came together. False: nothing to do
+ * now. */
 static bool choose(struct mend *mend)
 {
     int number = first_of(mend->pending);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Repair of the own ring in slices: sweeps after deaths, then the audit that ends them, and audits that were asked for. */
+/* Repair of the own ring in slices: sweeps after deaths, then the audit that ends them, and audits
+ * that were asked for. */
 #ifndef RINGSIDE_PROXY_MEND_H
 #define RINGSIDE_PROXY_MEND_H
 
@@ -10,7 +11,8 @@ struct proxy;
 
 /* Needs proxy->repair. 0 or -ENOMEM. */
 int mend_open(struct proxy *proxy);
-/* Stops; what was pending is left to the next sidecar. Its memory goes with mend_destroy, after the loop. Idempotent. */
+/* Stops; what was pending is left to the next sidecar. Its memory goes with mend_destroy, after the
+ * loop. Idempotent. */
 void mend_close(struct proxy *proxy);
 void mend_destroy(struct proxy *proxy);
 

@@ -3,7 +3,8 @@
 #ifndef RINGSIDE_PROXY_NOTIFY_H
 #define RINGSIDE_PROXY_NOTIFY_H
 
-/* Sends `state` ("READY=1") to NOTIFY_SOCKET. 0 also when there is none; -errno, -RINGSIDE_E_INVALID for its address. */
+/* Sends `state` ("READY=1") to NOTIFY_SOCKET. 0 also when there is none; -errno,
+ * -RINGSIDE_E_INVALID for its address. */
 int notify(const char *state);
 
 #endif

@@ -18,8 +18,8 @@
 #include "proxy/peers.h"
 #include "proxy/watch.h"
 
-#define DRAIN_LOOK_MS       50
-#define DRAIN_SLOTS_PER_MS  10000 /* looks at a large ring are rarer */
+#define DRAIN_LOOK_MS      50
+#define DRAIN_SLOTS_PER_MS 10000 /* looks at a large ring are rarer */
 
 struct drain_call {
     struct drain_call *next;
@@ -93,8 +93,8 @@ static void decide_files(struct proxy *proxy)
         log_info(&proxy->log, "ring", 0,
                  "the ring stays for the next sidecar: %u queued, %u loaned, %u held, %u read, %u "
                  "kept by ticket, %s client alive (%s, %s)",
-                 load.waiting, load.loaned, load.leased, load.reading, load.kept,
-                 live ? "a" : "no", proxy->files.control_path, proxy->files.body_path);
+                 load.waiting, load.loaned, load.leased, load.reading, load.kept, live ? "a" : "no",
+                 proxy->files.control_path, proxy->files.body_path);
 }
 
 static void begin_close(struct proxy *proxy)
@@ -242,7 +242,8 @@ static void on_signal(uv_signal_t *handle, int number)
         log_info(&proxy->log, "drain", 0, "second signal: ending now");
         if (!proxy->opened) {
             log_finish(&proxy->log);
-            _exit(EXIT_CODE_FAILURE); /* the ring's pages are still being made: nobody has seen it */
+            _exit(
+                EXIT_CODE_FAILURE); /* the ring's pages are still being made: nobody has seen it */
         }
         begin_close(proxy);
         return;

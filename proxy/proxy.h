@@ -29,42 +29,45 @@ struct proxy {
     struct log log;
     struct rs_config config;
     struct ring_files files;
-    struct rs_ring ring;     /* the own ring, as client 0 */
-    struct rs_inbox inbox;   /* the own inbox; ring 0 is the own ring */
-    struct rs_repair repair; /* peers.c fills in inboxes[] and ring_number[] of what routes lead to */
+    struct rs_ring ring;   /* the own ring, as client 0 */
+    struct rs_inbox inbox; /* the own inbox; ring 0 is the own ring */
+    struct rs_repair
+        repair; /* peers.c fills in inboxes[] and ring_number[] of what routes lead to */
     struct routes routes;
     int inbox_event; /* eventfd of the own inbox; given to its producers and consumers */
     int bell_event;  /* eventfd of the own ring's bell */
     enum proxy_phase phase;
-    int64_t started_ns;         /* CLOCK_MONOTONIC */
-    int exit_code;              /* of the process */
-    struct listener *listener;  /* conn.c and listen.c */
-    struct clients *clients;    /* clients.c */
-    struct mend *mend;          /* mend.c */
-    struct watch *watch;        /* watch.c */
-    struct control *control;    /* control.c */
-    struct peers *peers;        /* peers.c */
+    int64_t started_ns;        /* CLOCK_MONOTONIC */
+    int exit_code;             /* of the process */
+    struct listener *listener; /* conn.c and listen.c */
+    struct clients *clients;   /* clients.c */
+    struct mend *mend;         /* mend.c */
+    struct watch *watch;       /* watch.c */
+    struct control *control;   /* control.c */
+    struct peers *peers;       /* peers.c */
     /* The rest is proxy.c's own. */
-    uv_work_t opening;          /* ring_files_open on a worker thread */
+    uv_work_t opening; /* ring_files_open on a worker thread */
     int open_result;
     char open_error[1024];
     uv_signal_t terminate, interrupt;
     uv_timer_t drain_timer;
     int64_t drain_deadline_ns;
-    bool opened;                /* the ring is mapped */
-    bool remove_files;          /* nobody needs them any more */
-    bool leaving;               /* told to end: drains, then closes */
-    bool damaged;               /* the ring lost memory: nothing is loaned, taken or sent any more */
-    struct drain_call *drains;  /* calls that wait for the end of the drain */
+    bool opened;               /* the ring is mapped */
+    bool remove_files;         /* nobody needs them any more */
+    bool leaving;              /* told to end: drains, then closes */
+    bool damaged;              /* the ring lost memory: nothing is loaned, taken or sent any more */
+    struct drain_call *drains; /* calls that wait for the end of the drain */
 };
 
-/* Runs a sidecar until it is told to stop. `config` is taken over. Returns the process's exit code. */
+/* Runs a sidecar until it is told to stop. `config` is taken over. Returns the process's exit code.
+ */
 int proxy_run(struct rs_config *config);
 
 /* A request from any connection; called by conn.c. */
 void proxy_dispatch(struct conn_call *call);
 
-/* Drain: stops new attaches and loans, and answers the call when nothing is queued or held any more. */
+/* Drain: stops new attaches and loans, and answers the call when nothing is queued or held any
+ * more. */
 void proxy_drain_for(struct proxy *proxy, struct conn_call *call, uint64_t timeout_ms);
 
 /* True while new attaches, loans and sends are refused. */

@@ -88,7 +88,7 @@ static int plan(struct conn_call *call, const Ringside__V1__LoanRequest *request
         }
         header->tensors[i] = (struct rs_tensor){
             .dtype = (unsigned)tensor->dtype < (unsigned)RS_DTYPE_COUNT ? (uint8_t)tensor->dtype
-                                                                          : RS_DTYPE_NONE,
+                                                                        : RS_DTYPE_NONE,
             .rank = (uint8_t)tensor->n_shape};
         if (tensor->n_shape > 0)
             memcpy(header->tensors[i].shape, tensor->shape, tensor->n_shape * sizeof(int64_t));
@@ -302,7 +302,8 @@ static int find_room(struct wait *wait, const struct route *route)
         return 0;
     const char *path = route->config->to[index];
     if (rc == -RINGSIDE_E_UNAVAILABLE)
-        conn_reply_error(wait->call, rc, "route %s: no link to unix:%s (yet); see `ringside status`",
+        conn_reply_error(wait->call, rc,
+                         "route %s: no link to unix:%s (yet); see `ringside status`",
                          route->config->name, path);
     else if (route->config->when_full == RS_CONFIG_BLOCK)
         return rc;

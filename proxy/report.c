@@ -14,9 +14,9 @@
 #include "proxy/proxy.h"
 #include "proxy/watch.h"
 
-#define PAGE_SLOTS   256u   /* slots in one answer of List: stays under a frame */
-#define PAGE_LOOKS   65536u /* slots that one List looks at */
-#define HOLDERS_MAX  (1 + RS_MAX_DELIVERIES + RS_MAX_READERS + 1)
+#define PAGE_SLOTS  256u   /* slots in one answer of List: stays under a frame */
+#define PAGE_LOOKS  65536u /* slots that one List looks at */
+#define HOLDERS_MAX (1 + RS_MAX_DELIVERIES + RS_MAX_READERS + 1)
 
 /* ---- slots ---- */
 
@@ -201,14 +201,13 @@ void report_describe(struct proxy *proxy, struct conn_call *call)
     Ringside__V1__DescribeRequest *request = (Ringside__V1__DescribeRequest *)conn_decode(
         call, &ringside__v1__describe_request__descriptor);
     Ringside__V1__DescribeResponse response = RINGSIDE__V1__DESCRIBE_RESPONSE__INIT;
-    struct rs_ticket ticket;
+    struct rs_ticket ticket = {0};
 
     if (request == NULL)
         return;
-    int rc = control_ticket(&ticket, request->ticket,
-                            request->by_case == RINGSIDE__V1__DESCRIBE_REQUEST__BY_TEXT
-                                ? request->text
-                                : NULL);
+    int rc = control_ticket(
+        &ticket, request->ticket,
+        request->by_case == RINGSIDE__V1__DESCRIBE_REQUEST__BY_TEXT ? request->text : NULL);
     conn_free_message(&request->base);
     if (rc == 0)
         rc = rs_ring_ticket_slot(&proxy->ring, &ticket);
@@ -242,17 +241,16 @@ struct status_view {
     Ringside__V1__Counters totals;
     Ringside__V1__ClassStatus classes[RS_MAX_CLASSES], *class_pointers[RS_MAX_CLASSES];
     uint8_t incarnation[16];
-    struct client_view *clients;                 /* by number; owned */
+    struct client_view *clients;                  /* by number; owned */
     Ringside__V1__ClientStatus **client_pointers; /* owned */
 };
 
 static void add_counters(struct proxy *proxy, uint32_t number, Ringside__V1__Counters *to)
 {
-    uint64_t *const fields[] = {&to->sent,      &to->received,       &to->released,
-                                &to->forwarded, &to->forward_copies, &to->nacked,
-                                &to->shared,    &to->reads,          &to->expired,
-                                &to->dropped,   &to->dead_lettered,  &to->requeued,
-                                &to->sent_bytes, &to->overflows};
+    uint64_t *const fields[] = {
+        &to->sent,          &to->received, &to->released,   &to->forwarded, &to->forward_copies,
+        &to->nacked,        &to->shared,   &to->reads,      &to->expired,   &to->dropped,
+        &to->dead_lettered, &to->requeued, &to->sent_bytes, &to->overflows};
 
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         *fields[i] += rs_load_relaxed(&proxy->ring.clients[number].counter[i]);

@@ -35,12 +35,12 @@ static void store_state(struct rs_destination *entry, unsigned attempts, unsigne
 {
     uint32_t version = (uint32_t)(rs_load_relaxed(&entry->state) >> 32) + 1;
 
-    rs_store_release(&entry->state,
-                     rs_destination_state(version, attempts, ring_number, RS_DEST_INBOX, connected));
+    rs_store_release(&entry->state, rs_destination_state(version, attempts, ring_number,
+                                                         RS_DEST_INBOX, connected));
 }
 
-void routes_set_connected(struct rs_ring *ring, unsigned index, bool connected, unsigned ring_number,
-                          const uint64_t incarnation[2], const char *stage)
+void routes_set_connected(struct rs_ring *ring, unsigned index, bool connected,
+                          unsigned ring_number, const uint64_t incarnation[2], const char *stage)
 {
     struct rs_destination *entry = &ring->destinations[index];
     unsigned attempts = rs_destination_attempts(rs_load_relaxed(&entry->state));

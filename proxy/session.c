@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sessions: attach and return, leases of the wire against the words of the ring, readings by ticket. */
+/* Sessions: attach and return, leases of the wire against the words of the ring, readings by
+ * ticket. */
 #include "proxy/session.h"
 
 #include <errno.h>
@@ -135,8 +136,8 @@ static size_t find_held(struct session *session, Ringside__V1__Lease **leases,
     for (uint32_t slot = 0; slot < ring->layout.slot_count; slot++) {
         struct rs_slot *record = &ring->slots[slot];
         uint64_t state = rs_load_seq_cst(&record->state);
-        uint64_t ticket = rs_ticket_pack((uint16_t)ring->layout.sidecar_id, slot,
-                                         rs_state_generation(state));
+        uint64_t ticket =
+            rs_ticket_pack((uint16_t)ring->layout.sidecar_id, slot, rs_state_generation(state));
 
         if (rs_state_phase(state) == RS_LOANED && rs_state_owner(state) == session->number)
             add_held(leases, storage, &count, ticket, -1);
@@ -144,8 +145,7 @@ static size_t find_held(struct session *session, Ringside__V1__Lease **leases,
             continue;
         for (unsigned i = 0; i < RS_MAX_DELIVERIES; i++) {
             uint64_t word = rs_load_seq_cst(&record->delivery[i]);
-            if (rs_delivery_phase(word) == RS_HELD &&
-                rs_delivery_holder(word) == session->number &&
+            if (rs_delivery_phase(word) == RS_HELD && rs_delivery_holder(word) == session->number &&
                 rs_delivery_generation(word) == rs_state_generation(state))
                 add_held(leases, storage, &count, ticket, (int)i);
         }
@@ -156,8 +156,7 @@ static size_t find_held(struct session *session, Ringside__V1__Lease **leases,
 }
 
 static size_t fill_routes(struct proxy *proxy, Ringside__V1__Route *routes,
-                          Ringside__V1__Route **pointers,
-                          uint32_t indexes[][RS_CONFIG_TARGETS_MAX])
+                          Ringside__V1__Route **pointers, uint32_t indexes[][RS_CONFIG_TARGETS_MAX])
 {
     for (uint32_t i = 0; i < proxy->routes.count; i++) {
         const struct route *route = &proxy->routes.routes[i];
@@ -176,7 +175,8 @@ static size_t fill_routes(struct proxy *proxy, Ringside__V1__Route *routes,
     return proxy->routes.count;
 }
 
-/* Takes the admission's control descriptor over. Returns how many were put in `fds`, or a negative error. */
+/* Takes the admission's control descriptor over. Returns how many were put in `fds`, or a negative
+ * error. */
 static int gather_fds(struct proxy *proxy, int control_fd, int fds[4],
                       Ringside__V1__Descriptor kinds[4])
 {
@@ -264,7 +264,8 @@ static struct session *make_session(struct proxy *proxy, uint16_t number)
 static void attach(struct conn_call *call, const Ringside__V1__AttachRequest *message)
 {
     struct proxy *proxy = conn_proxy(call->conn);
-    struct clients_request request = {.name = message->name, .wants_lock = message->want_descriptors};
+    struct clients_request request = {.name = message->name,
+                                      .wants_lock = message->want_descriptors};
     struct clients_admission admission;
 
     if (message->session_token.len != 0 && message->session_token.len != sizeof admission.token) {
@@ -287,16 +288,16 @@ static void attach(struct conn_call *call, const Ringside__V1__AttachRequest *me
         conn_reply_error(call, -ENOMEM, "out of memory");
         return;
     }
-    if (session->conn != NULL) { /* its process came back before the old connection was seen to end */
+    if (session->conn !=
+        NULL) { /* its process came back before the old connection was seen to end */
         struct conn *old = session->conn;
         conn_on_closed(old, NULL, NULL);
         conn_close(old, "its session went on in another connection");
     }
     session->conn = call->conn;
     session->locked = request.wants_lock;
-    session->reader = admission.reader == RS_NO_READER || request.wants_lock
-                          ? CLIENTS_SHARED_READER
-                          : admission.reader;
+    session->reader = admission.reader == RS_NO_READER || request.wants_lock ? CLIENTS_SHARED_READER
+                                                                             : admission.reader;
     memcpy(session->name, clients_name(proxy, admission.number), RS_NAME_BYTES);
     conn_on_closed(call->conn, on_conn_closed, session);
     log_info(&proxy->log, "clients", conn_serial(call->conn), "client %u (%s, pid %u) %s",
@@ -312,8 +313,8 @@ void session_attach(struct conn_call *call)
                          "this connection is in use already; attach on a new one");
         return;
     }
-    Ringside__V1__AttachRequest *message = (Ringside__V1__AttachRequest *)conn_decode(
-        call, &ringside__v1__attach_request__descriptor);
+    Ringside__V1__AttachRequest *message =
+        (Ringside__V1__AttachRequest *)conn_decode(call, &ringside__v1__attach_request__descriptor);
     if (message == NULL)
         return;
     if (check_version(call, message) == 0)

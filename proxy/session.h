@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A worker's session: what the control socket knows about one client number while its process lives. */
+/* A worker's session: what the control socket knows about one client number while its process
+ * lives. */
 #ifndef RINGSIDE_PROXY_SESSION_H
 #define RINGSIDE_PROXY_SESSION_H
 
@@ -20,8 +21,8 @@ struct session_lease {
     struct rs_ring *ring;
     uint32_t slot;
     uint32_t generation;
-    int delivery;         /* -1: a loan or a reading */
-    uint8_t ring_number;  /* in the stage's inbox; 0: the own ring */
+    int delivery;        /* -1: a loan or a reading */
+    uint8_t ring_number; /* in the stage's inbox; 0: the own ring */
 };
 
 /* A reading through the sidecar: one bit of the readers word, however many calls share it. */
@@ -39,13 +40,13 @@ struct session_request {
 struct session {
     struct proxy *proxy;
     uint16_t number;
-    uint8_t reader;       /* used for Read: the client's own, or CLIENTS_SHARED_READER */
-    bool locked;          /* works in shared memory itself */
-    struct conn *conn;    /* NULL while detached */
+    uint8_t reader;    /* used for Read: the client's own, or CLIENTS_SHARED_READER */
+    bool locked;       /* works in shared memory itself */
+    struct conn *conn; /* NULL while detached */
     char name[RS_NAME_BYTES];
-    uint32_t held;        /* loans, deliveries and readings given through the socket */
+    uint32_t held;          /* loans, deliveries and readings given through the socket */
     struct rs_inbox *inbox; /* own view with its own numbers; NULL before the first Receive */
-    uint64_t asked[RS_MAX_RINGS / 64]; /* peer rings whose admission is under way */
+    uint64_t asked[RS_MAX_RINGS / 64];    /* peer rings whose admission is under way */
     const char *body_paths[RS_MAX_RINGS]; /* of admitted peer rings; peers.c's */
     struct session_reading *readings;
     uint32_t reading_count, reading_capacity;
@@ -66,7 +67,8 @@ struct session *session_of(struct conn *conn);
 struct session *session_find(struct proxy *proxy, uint16_t number);
 /* Attach: answers the call. */
 void session_attach(struct conn_call *call);
-/* The number is given back: ends readings, closes a connection that is left, frees. Called by clients.c. */
+/* The number is given back: ends readings, closes a connection that is left, frees. Called by
+ * clients.c. */
 void session_over(struct proxy *proxy, uint16_t number, const char *why);
 void sessions_destroy(struct proxy *proxy);
 
@@ -75,11 +77,15 @@ void session_fill_ring(struct proxy *proxy, Ringside__V1__Ring *ring, uint8_t in
 
 /* ---- leases ---- */
 
-/* Understands a lease of the wire. 0, or -RINGSIDE_E_INVALID (none given), _MALFORMED_TICKET, _FOREIGN_TICKET. */
-int session_lease_of(struct session *session, const Ringside__V1__Lease *wire, struct session_lease *lease);
-/* The loan or the delivery as the ring has it now. 0 or -RINGSIDE_E_STATE when it is not this session's. */
+/* Understands a lease of the wire. 0, or -RINGSIDE_E_INVALID (none given), _MALFORMED_TICKET,
+ * _FOREIGN_TICKET. */
+int session_lease_of(struct session *session, const Ringside__V1__Lease *wire,
+                     struct session_lease *lease);
+/* The loan or the delivery as the ring has it now. 0 or -RINGSIDE_E_STATE when it is not this
+ * session's. */
 int session_loan(struct session *session, const struct session_lease *lease, struct rs_loan *loan);
-int session_delivery(struct session *session, const struct session_lease *lease, struct rs_lease *held);
+int session_delivery(struct session *session, const struct session_lease *lease,
+                     struct rs_lease *held);
 
 void session_remember(struct session *session, uint64_t id, const struct session_lease *lease);
 const struct session_lease *session_recall(const struct session *session, uint64_t id);
@@ -88,8 +94,10 @@ void session_forget(struct session *session, const struct session_lease *lease);
 /* ---- readings ---- */
 
 /* Begins one more reading by ticket. 0 and *generation, or what rs_ring_read_begin says. */
-int session_read_begin(struct session *session, const struct rs_ticket *ticket, uint32_t *generation);
-/* Ends one. -RINGSIDE_E_STATE when there is none of that slot and generation. `counted`: the reading succeeded. */
+int session_read_begin(struct session *session, const struct rs_ticket *ticket,
+                       uint32_t *generation);
+/* Ends one. -RINGSIDE_E_STATE when there is none of that slot and generation. `counted`: the
+ * reading succeeded. */
 int session_read_end(struct session *session, uint32_t slot, uint32_t generation, bool counted);
 
 #endif

@@ -25,8 +25,8 @@ static int open_private(const char *path)
         int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
         if (fd < 0 && errno != ELOOP)
             return -errno;
-        if (fd >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode) &&
-            info.st_uid == geteuid() && info.st_nlink == 1 && (info.st_mode & 0077) == 0)
+        if (fd >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == geteuid() &&
+            info.st_nlink == 1 && (info.st_mode & 0077) == 0)
             return fd;
         if (fd >= 0)
             close(fd);
@@ -95,8 +95,8 @@ void tokens_close(struct tokens *tokens, bool remove)
 /* A full disk costs a session its return after a restart, nothing more. */
 static void store(struct tokens *tokens, uint32_t number)
 {
-    if (tokens->fd >= 0 && pwrite(tokens->fd, tokens->values[number], TOKEN_BYTES,
-                                  offset_of(number)) != TOKEN_BYTES)
+    if (tokens->fd >= 0 &&
+        pwrite(tokens->fd, tokens->values[number], TOKEN_BYTES, offset_of(number)) != TOKEN_BYTES)
         return;
 }
 

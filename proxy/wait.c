@@ -95,7 +95,8 @@ static void on_inbox_event(uv_poll_t *poll, int status, int events)
 
     (void)status;
     (void)events;
-    /* Somebody else may have read it: then there is nothing to read, but perhaps something to take. */
+    /* Somebody else may have read it: then there is nothing to read, but perhaps something to take.
+     */
     if (read(waits->proxy->inbox_event, &count, sizeof count) < 0 && errno != EAGAIN)
         return;
     look_at_inbox(waits);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The second hand: what is held is remembered from pass to pass, because the words carry no times. */
+/* The second hand: what is held is remembered from pass to pass, because the words carry no times.
+ */
 #include "proxy/watch.h"
 
 #include <errno.h>
@@ -15,9 +16,9 @@
 #define AUDIT_NS       INT64_C(10000000000)
 #define SLICE_NS       500000
 #define SLICE_SLOTS    256
-#define SEEN_MAX       (1u << 17) /* entries of a table, a power of two; what does not fit has no age */
+#define SEEN_MAX       (1u << 17) /* entries of a table, a power of two; the rest has no age */
 #define SEEN_MIN       1024u
-#define SLOTS_PER_TICK 65536u     /* a pass over more rests longer */
+#define SLOTS_PER_TICK 65536u /* a pass over more rests longer */
 
 /* One thing that is held: a delivery, a loan or the readers of a slot. */
 struct seen {
@@ -36,12 +37,12 @@ struct table {
 struct watch {
     struct proxy *proxy;
     uv_timer_t tick;
-    uv_idle_t pass;   /* active while a pass is under way */
+    uv_idle_t pass; /* active while a pass is under way */
     uv_poll_t bell;
     bool closed;
-    uint32_t cursor;  /* slot at which the pass goes on */
-    uint32_t rest;    /* ticks until the next pass */
-    int64_t audit_ns; /* when the last regular audit was asked for */
+    uint32_t cursor;       /* slot at which the pass goes on */
+    uint32_t rest;         /* ticks until the next pass */
+    int64_t audit_ns;      /* when the last regular audit was asked for */
     struct table old, now; /* of the last pass, of the one under way */
 };
 
@@ -121,8 +122,8 @@ static void report_stall(struct proxy *proxy, const struct seen *seen, int64_t a
 {
     const struct rs_ring *ring = &proxy->ring;
     uint64_t state = rs_load_relaxed(&ring->slots[seen->slot].state);
-    uint64_t ticket = rs_ticket_pack((uint16_t)ring->layout.sidecar_id, seen->slot,
-                                     rs_state_generation(state));
+    uint64_t ticket =
+        rs_ticket_pack((uint16_t)ring->layout.sidecar_id, seen->slot, rs_state_generation(state));
     unsigned long long ms = (unsigned long long)age_ns / 1000000;
 
     if (seen->index == WATCH_LOAN) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Looks at the ring now and then: audits, bells, how long things are held, whether its files are whole. */
+/* Looks at the ring now and then: audits, bells, how long things are held, whether its files are
+ * whole. */
 #ifndef RINGSIDE_PROXY_WATCH_H
 #define RINGSIDE_PROXY_WATCH_H
 

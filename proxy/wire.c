@@ -32,8 +32,8 @@ void wire_lease_fill(Ringside__V1__Lease *wire, const struct session_lease *leas
                      uint8_t incarnation[16])
 {
     ringside__v1__lease__init(wire);
-    wire->ticket = rs_ticket_pack((uint16_t)lease->ring->layout.sidecar_id, lease->slot,
-                                  lease->generation);
+    wire->ticket =
+        rs_ticket_pack((uint16_t)lease->ring->layout.sidecar_id, lease->slot, lease->generation);
     wire->delivery = lease->delivery;
     if (lease->ring_number != 0) {
         memcpy(incarnation, lease->ring->layout.incarnation, 16);
@@ -62,9 +62,9 @@ int wire_message_fill(struct wire_message *wire, struct proxy *proxy,
     message->n_tensors = header->tensor_count;
     message->tensors = wire->tensor_pointers;
     if (header->metadata_bytes > 0)
-        message->metadata = (ProtobufCBinaryData){
-            .len = header->metadata_bytes,
-            .data = control_body(ring, lease->slot) + header->metadata_offset};
+        message->metadata = (ProtobufCBinaryData){.len = header->metadata_bytes,
+                                                  .data = control_body(ring, lease->slot) +
+                                                          header->metadata_offset};
     message->metadata_kind = (Ringside__V1__MetadataKind)header->metadata_kind;
     message->body_path = (char *)body_path;
     message->slot_offset = rs_ring_slot_offset(ring, lease->slot);

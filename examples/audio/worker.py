@@ -25,7 +25,7 @@ END = {"end": True}
 class Inbox:
     """The messages of this stage, each timed from the producer's send to the views held here."""
 
-    def __init__(self, rs: ringside.Client) -> None:
+    def __init__(self, rs: ringside.Connection) -> None:
         self._messages = iter(rs.inbox())
         self.hops: list[tuple[int, int]] = []
 
@@ -43,33 +43,33 @@ class Inbox:
             del views, message  # an array keeps its lease
 
 
-def run_features(rs: ringside.Client, path: str) -> None:
+def run_features(rs: ringside.Connection, path: str) -> None:
     """Read noisy speech, send its spectra."""
     audio = np.load(path, mmap_mode="r")
     for line in sys.stdin:
         first, count = map(int, line.split())
         shape = (count, stages.frames(audio.shape[1]), stages.BINS)
         with rs.loan([(shape, C64)]) as slot:
-            stages.features(audio[first:first + count], out=slot.arrays()[0])
+            stages.features(audio[first:first + count], out=slot.numpy())
             send(slot, "embeddings", first, count)
     rs.send("embeddings", np.zeros(1, F32), meta=END)
 
 
-def run_embeddings(rs: ringside.Client, inbox: Inbox) -> None:
+def run_embeddings(rs: ringside.Connection, inbox: Inbox) -> None:
     """Spectra in, spectra in units of the noise floor and the floor out."""
     for (spectrum,), meta in inbox:
         with rs.loan([(spectrum.shape, C64), (spectrum.shape, F32)]) as slot:
-            stages.embeddings(spectrum, out=tuple(slot.arrays()))
+            stages.embeddings(spectrum, out=(slot.numpy(0), slot.numpy(1)))
             send(slot, "latent", meta["first"], meta["count"])
         del spectrum
     rs.send("latent", np.zeros(1, F32), meta=END)
 
 
-def run_latent(rs: ringside.Client, inbox: Inbox) -> None:
+def run_latent(rs: ringside.Connection, inbox: Inbox) -> None:
     """Embedded spectra and their floor in, spectra of the speech out."""
     for (embedded, floor), meta in inbox:
         with rs.loan([(embedded.shape, C64)]) as slot:
-            stages.latent(embedded, floor, out=slot.arrays()[0])
+            stages.latent(embedded, floor, out=slot.numpy())
             send(slot, "vocoder", meta["first"], meta["count"])
         del embedded, floor
     rs.send("vocoder", np.zeros(1, F32), meta=END)

@@ -65,9 +65,9 @@ int bench_fork(struct bench *bench, int sides, bench_side *run, void *arg);
 void bench_pin(struct bench *bench, int side); /* the calling thread to the side's core */
 void bench_meet(struct bench *bench);          /* two sides wait for each other, spinning */
 
-/* A child program with its output discarded, told to end when we do. Returns its pid or -errno. */
-pid_t bench_spawn(char *const argv[]);
-void bench_end(pid_t pid); /* TERM, KILL after 5 s; pid <= 0 is nothing */
+/* A child program whose output goes to a file (NULL: nowhere), told to end when we do. Its pid or -errno. */
+pid_t bench_spawn(char *const argv[], const char *log);
+void bench_end(pid_t pid); /* TERM, TERM after 1 s, KILL after 5 s; pid <= 0 is nothing */
 
 double bench_percentile(double *values, uint32_t count, double percent); /* sorts; NAN if empty */
 double bench_batch_p50(struct bench *bench);

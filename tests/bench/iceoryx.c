@@ -101,7 +101,7 @@ static int iceoryx_side(struct bench *bench, int side, void *arg)
 int bench_iceoryx(struct bench *bench, double *out)
 {
     char *const argv[] = {"iox-roudi", "--kill-delay", "1", NULL};
-    pid_t roudi = bench_spawn(argv);
+    pid_t roudi = bench_spawn(argv, NULL);
     if (roudi < 0)
         return bench_skip(bench, "cannot start iox-roudi (package iceoryx): %s",
                           strerror((int)-roudi));

@@ -25,7 +25,7 @@ def sidecar(directory):
 
     socket = directory / "loop.sock"
     running = Sidecar(directory, "loop", {
-        "loop": to_itself(socket), "again": to_itself(socket), "once": to_itself(socket, attempts=1)})
+        "loop": to_itself(socket), "again": to_itself(socket)})
     yield running
     running.stop()
 
@@ -33,11 +33,13 @@ def sidecar(directory):
 @pytest.fixture(scope="session")
 def pair(directory):
     """Two stages: front --next--> back --home--> front."""
-    from sidecars import Sidecar
+    from sidecars import Sidecar, wait_for_route
 
     back_socket = directory / "back.sock"
     front = Sidecar(directory, "front", {"next": {"to": [f"unix:{back_socket}"], "when_full": "block"}})
     back = Sidecar(directory, "back", {"home": {"to": [f"unix:{front.socket}"], "when_full": "error"}})
+    wait_for_route(front, "next", back)
+    wait_for_route(back, "home", front)
     yield front, back
     back.stop()
     front.stop()

@@ -72,6 +72,20 @@ def to_itself(socket, **more):
     return {"to": [f"unix:{socket}"], "when_full": "error", "attempts": 15, **more}
 
 
+def wait_for_route(producer, route, consumer):
+    """Until the two sidecars have met and a worker's message goes through."""
+    give_up = time.monotonic() + 20
+    with ringside.connect(producer.socket) as sender, ringside.connect(consumer.socket) as receiver:
+        while True:
+            try:
+                sender.send(route, b"hello", timeout=1)
+                return receiver.receive(timeout=10).release()
+            except ringside.RingsideError:
+                if time.monotonic() > give_up:
+                    raise
+                time.sleep(0.02)
+
+
 def drain(connection):
     while True:
         try:

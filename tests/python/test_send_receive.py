@@ -184,10 +184,14 @@ def test_dropped_message_is_nacked(rs):
 
 
 def test_nack_past_the_limit_drops(rs):
-    rs.send("once", np.arange(3))
-    rs.receive(timeout=1).nack()
+    rs.send("loop", np.arange(3))
+    seen = []
     with pytest.raises(ringside.Timeout):
-        rs.receive(timeout=0)
+        while True:
+            message = rs.receive(timeout=0)
+            seen.append(message.attempts)
+            message.nack()
+    assert seen == list(range(15))
     assert free_slots(rs) == SLOTS
 
 
@@ -269,6 +273,16 @@ def test_forward(rs):
     assert free_slots(rs) == SLOTS
 
 
+def test_forward_with_another_header_copies(rs):
+    rs.send("loop", np.arange(3), meta=b"old", stream=4, sequence=5)
+    message = rs.receive(timeout=1)
+    assert message.forward("again", meta={"new": 1}, sequence=6, ttl=9) is False
+    with rs.receive(timeout=1) as message:
+        assert message.numpy().tolist() == [0, 1, 2]
+        assert (message.meta, message.stream, message.sequence, message.ttl) == ({"new": 1}, 4, 6, 9.0)
+    assert free_slots(rs) == SLOTS
+
+
 def test_forward_refuses_while_views_live(rs):
     rs.send("loop", np.arange(3))
     message = rs.receive(timeout=1)
@@ -287,11 +301,12 @@ def test_share_read_count(rs):
     assert isinstance(ticket, int)
     text = rs.ticket_text(ticket)
     assert json.loads(json.dumps(text)) == text
-    with rs.read(ticket) as first, rs.read(text) as second:
-        assert first.numpy().tolist() == second.numpy().tolist() == [1.5, 2.5]
-        assert first.meta == {"k": 1} and first.ticket == ticket
-        with pytest.raises(ringside.InvalidState, match="no inbox"):
-            first.nack()
+    for name in (ticket, text):
+        with rs.read(name) as message, rs.read(ticket) as again:  # at once in one process: one reading
+            assert message.numpy().tolist() == again.numpy().tolist() == [1.5, 2.5]
+            assert message.meta == {"k": 1} and message.ticket == ticket
+            with pytest.raises(ringside.InvalidState, match="no inbox"):
+                message.nack()
     with pytest.raises(ringside.StaleTicket):
         rs.read(ticket)
     with pytest.raises(ringside.StaleTicket):

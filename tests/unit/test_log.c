@@ -135,7 +135,8 @@ static void suppressed_lines_are_told(void **state)
     for (unsigned i = 0; i < LOG_KINDS; i++)
         fixture->log.kinds[i].window_ns -= LOG_WINDOW_NS; /* as if time had passed */
     log_tick(&fixture->log);
-    assert_non_null(strstr(read_all(fixture), "20 more lines like this one were left out: flood %d"));
+    assert_non_null(
+        strstr(read_all(fixture), "20 more lines like this one were left out: flood %d"));
 }
 
 static void errors_are_never_left_out(void **state)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Session tokens outlive the process for the same ring, and only in a file that nobody else can touch. */
+/* Session tokens outlive the process for the same ring, and only in a file that nobody else can
+ * touch. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -144,18 +144,6 @@ static int forward(struct core_lease *message, const char *route, struct ringsid
     return -1;
 }
 
-/* What is not given stays as it came. */
-static void keep_header(const struct ringside_message *message, PyObject *const *values,
-                        struct ringside_options *options)
-{
-    if (!values[4])
-        options->stream_id = message->stream_id;
-    if (!values[5])
-        options->sequence = message->sequence;
-    if (!values[6])
-        memcpy(options->trace_id, message->trace_id, sizeof(options->trace_id));
-}
-
 static PyObject *message_forward(PyObject *self, PyObject *const *args, Py_ssize_t given,
                                  PyObject *kwnames)
 {
@@ -182,7 +170,6 @@ static PyObject *message_forward(PyObject *self, PyObject *const *args, Py_ssize
     if (!route || core_options_init(core_state_of(message), &options, values[1], values[2],
                                     values[4], values[5], values[6]) < 0)
         return NULL;
-    keep_header(&message->box->message, values, &options.options);
     rc = forward(message, route, &options.options, timeout_ns);
     core_options_finish(&options);
     return rc < 0 ? NULL : PyBool_FromLong(rc);
@@ -328,9 +315,10 @@ static PyMethodDef message_methods[] = {
     {"nack", message_nack, METH_NOARGS,
      "nack()\n--\n\nGive it back to its inbox, attempts + 1, once its last view is gone."},
     {"forward", CORE_FUNCTION(message_forward), CORE_FAST,
-     "forward(route, ttl=None, meta=None, timeout=None, stream=..., sequence=..., trace=...)\n--\n\n"
+     "forward(route, ttl=None, meta=None, timeout=None, stream=0, sequence=0, trace=None)\n--\n\n"
      "Pass it on to a route and release it. Returns True when no byte was copied.\n\n"
-     "Its views must be gone (InvalidState otherwise). What is not given stays as it came."},
+     "What is not given stays as it came; giving ttl, meta, stream, sequence or trace makes it a copy.\n"
+     "Its views must be gone (InvalidState otherwise)."},
     {"__enter__", core_lease_self, METH_NOARGS, NULL},
     {"__exit__", CORE_FUNCTION(message_exit), METH_FASTCALL, NULL},
     {"__reduce_ex__", core_lease_no_pickle, METH_O, NULL},
