@@ -333,7 +333,7 @@ void link_tick(struct link *link, bool with_ping)
 {
     if (link->view &&
         (rs_guard_hit(link->view->ring.control) ||
-         peers_is_cut(link->view->control_fd, link->view->ring.layout.control_bytes))) {
+         ring_file_is_cut(link->view->control_fd, link->view->ring.layout.control_bytes))) {
         log_error(&link->peers->proxy->log, "peers", 0,
                   "%s: the control file of stage %s lost pages: somebody truncated it. Its inbox "
                   "is not used "

@@ -442,8 +442,8 @@ static void look_for_damage(struct upstream *upstream)
 
     if (!upstream->mapped || upstream->damaged ||
         (!rs_guard_hit(ring->control) && !rs_guard_hit(ring->body) &&
-         !peers_is_cut(upstream->control_fd, ring->layout.control_bytes) &&
-         !peers_is_cut(upstream->body_fd, ring->layout.body_bytes)))
+         !ring_file_is_cut(upstream->control_fd, ring->layout.control_bytes) &&
+         !ring_file_is_cut(upstream->body_fd, ring->layout.body_bytes)))
         return;
     upstream->damaged = true;
     rs_inbox_forget(&upstream->peers->proxy->inbox, upstream->number);

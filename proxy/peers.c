@@ -53,13 +53,6 @@ bool peers_file_is_theirs(struct conn *conn, int fd)
            (status.st_uid == peer.uid || status.st_uid == 0);
 }
 
-bool peers_is_cut(int fd, uint64_t bytes)
-{
-    struct stat status;
-
-    return fstat(fd, &status) == 0 && (uint64_t)status.st_size < bytes;
-}
-
 void peers_name(char *to, size_t bytes, const char *from)
 {
     snprintf(to, bytes, "%s", from ? from : "");

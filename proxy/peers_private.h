@@ -132,8 +132,6 @@ int peers_check_layout(uint32_t version, uint64_t hash, uint64_t features, char 
 /* Whether the descriptor is a plain file of the process at the other end of the socket, or of root:
  * what a sidecar made. */
 bool peers_file_is_theirs(struct conn *conn, int fd);
-/* Whether the file of the descriptor is shorter than what is mapped of it. */
-bool peers_is_cut(int fd, uint64_t bytes);
 /* Makes a NUL-terminated name out of a peer's text. */
 void peers_name(char *to, size_t bytes, const char *from);
 /* A pidfd of the process that connected, or -1. */

@@ -5,11 +5,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 #include "proto/err.h"
@@ -437,6 +439,20 @@ int ring_files_body_fd(const struct ring_files *files, bool writable)
 bool ring_files_byte_locked(const struct ring_files *files, int byte)
 {
     return ring_bytes_locked(files->control_fd, (uint32_t)byte, 1);
+}
+
+bool ring_file_is_cut(int fd, uint64_t bytes)
+{
+    struct stat status;
+    struct statfs system;
+
+    if (fstat(fd, &status) < 0)
+        return false;
+    if ((uint64_t)status.st_size < bytes)
+        return true;
+    /* Every page was there once. On a disk blocks say nothing: there is compression. */
+    return (uint64_t)status.st_blocks * 512 < bytes && fstatfs(fd, &system) == 0 &&
+           (system.f_type == TMPFS_MAGIC || (unsigned long)system.f_type == HUGETLBFS_MAGIC);
 }
 
 bool ring_files_damaged(const struct rs_ring *ring)

@@ -39,6 +39,8 @@ int ring_files_control_fd(const struct ring_files *files, int byte);
 int ring_files_body_fd(const struct ring_files *files, bool writable);
 /* Whether the byte is locked by anybody else's description (a living client). */
 bool ring_files_byte_locked(const struct ring_files *files, int byte);
+/* Whether a ring's file of that many bytes was truncated, or lost pages to a hole. */
+bool ring_file_is_cut(int fd, uint64_t bytes);
 /* Whether the ring lost memory since it was mapped: somebody truncated a file or a page could not be had. */
 bool ring_files_damaged(const struct rs_ring *ring);
 /* Unmaps and closes; with remove the files are unlinked first. Accepts what ring_files_open left after an error. */

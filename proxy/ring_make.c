@@ -134,6 +134,8 @@ static void *fill_file(const struct ring_opening *opening, int dir, int fd, cons
     if (rc == 0)
         return base;
     munmap(base, bytes);
+    /* The pages that the kernel still reserves for the file are available. */
+    (void)!ftruncate(fd, 0);
     if (rc != -ENOSPC) {
         startup_fail(&opening->error, rc, "%s: cannot be pre-faulted: %s", path, rs_strerror(rc));
         return NULL;
@@ -235,7 +237,7 @@ static int make_auto(struct ring_opening *opening, struct rs_geometry *geometry,
                      struct rs_superblock *plan)
 {
     static const uint64_t sizes[] = {UINT64_C(1) << 30, UINT64_C(1) << 21, PAGES_SMALL};
-    char reasons[200] = "";
+    char reasons[224] = "";
     int rc = -ENOENT;
 
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
@@ -247,9 +249,13 @@ static int make_auto(struct ring_opening *opening, struct rs_geometry *geometry,
         }
         /* Small pages cannot be had either: their reason is the one that the operator can act upon.
          */
-        size_t used = strlen(reasons);
-        snprintf(reasons + used, sizeof(reasons) - used, "%s%s: %.90s", used ? "; " : "",
-                 pages_name(sizes[i]), opening->error.text);
+        size_t used = strlen(reasons), path = strlen(opening->files->body_path);
+        const char *reason = opening->error.text;
+
+        if (path > 0 && strncmp(reason, opening->files->body_path, path) == 0)
+            reason += path + 1; /* a file that is no more; the room is for the cause */
+        snprintf(reasons + used, sizeof(reasons) - used, "%s%s: %.140s", used ? "; " : "",
+                 pages_name(sizes[i]), reason);
     }
     return rc;
 }

@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <uv.h>
 
@@ -210,18 +209,11 @@ static void on_pass(uv_idle_t *idle)
 
 /* ---- the tick ---- */
 
-static bool is_cut(int fd, uint64_t bytes)
-{
-    struct stat info;
-
-    return fstat(fd, &info) == 0 && (uint64_t)info.st_size < bytes;
-}
-
 static void look_at_files(struct proxy *proxy)
 {
     if (proxy->damaged || !(ring_files_damaged(&proxy->ring) ||
-                            is_cut(proxy->files.control_fd, proxy->ring.layout.control_bytes) ||
-                            is_cut(proxy->files.body_fd, proxy->ring.layout.body_bytes)))
+                            ring_file_is_cut(proxy->files.control_fd, proxy->ring.layout.control_bytes) ||
+                            ring_file_is_cut(proxy->files.body_fd, proxy->ring.layout.body_bytes)))
         return;
     proxy->damaged = true;
     rs_store_release(&proxy->ring.shared->draining, 1);

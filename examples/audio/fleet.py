@@ -2,6 +2,7 @@
 """The demo's processes and directories: all of them start here and all of them end here."""
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import fcntl
@@ -15,7 +16,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Collection, Iterator
+from typing import Collection
+
+from ending import step
 
 STAGES = ("features", "embeddings", "latent", "vocoder")
 PREFIX = "ringside-demo-"
@@ -23,6 +26,7 @@ CONFIGURED_DIR = "/run/ringside"  # where the example configs put their sockets
 RING_ROOT = Path("/dev/shm")
 READY_S = 120.0  # rings are pre-faulted before a sidecar is ready
 DRAIN_S = 15.0   # longer than the configs' drain_timeout_ms
+HURRY_S = 0.3    # to drain what no worker is left to take
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -38,7 +42,13 @@ def die_with_parent() -> None:
 
 
 class Fleet(contextlib.AbstractContextManager):
-    """Four sidecars and four workers in private directories; leaving it leaves nothing behind."""
+    """Four sidecars and four workers in private directories; leaving it leaves nothing behind.
+
+    Attributes
+    ----------
+    litter : list[str]
+        Sockets and ring files that the sidecars should have removed themselves.
+    """
 
     def __init__(self, proxy: Path, configs: Path) -> None:
         self._proxy, self._configs = proxy, configs
@@ -46,12 +56,16 @@ class Fleet(contextlib.AbstractContextManager):
         self.workers: dict[str, subprocess.Popen] = {}
         self._locks: list[int] = []
         self.directory = self.rings = Path()
+        self.litter: list[str] = []
 
     def __enter__(self) -> Fleet:
         sweep()
+        atexit.register(self.close)  # for a signal between __enter__ and the block, or in __exit__
         try:
-            self.directory = self._make(Path(tempfile.gettempdir()))
-            self.rings = self._make(RING_ROOT)
+            with step():
+                self.directory = self._make(Path(tempfile.gettempdir()))
+            with step():
+                self.rings = self._make(RING_ROOT)
         except BaseException:
             self.close()
             raise
@@ -76,8 +90,9 @@ class Fleet(contextlib.AbstractContextManager):
             own.setdefault("ring", {}).update(control_dir=str(self.rings), body_dir=str(self.rings))
             path = self.directory / config.name
             path.write_text(json.dumps(own, indent=2))
-            self._sidecars[stage] = self._spawn([str(self._proxy), str(path)], f"{stage}.sidecar",
-                                                self._environment(stage))
+            with step():
+                self._sidecars[stage] = self._spawn([str(self._proxy), str(path)],
+                                                    f"{stage}.sidecar", self._environment(stage))
         deadline = time.monotonic() + READY_S
         for stage in STAGES:
             while not _accepts(self.socket(stage)):
@@ -89,11 +104,11 @@ class Fleet(contextlib.AbstractContextManager):
 
     def start_worker(self, stage: str, script: Path, *arguments: str) -> subprocess.Popen:
         """Start the worker of `stage`, with pipes at its standard input and output."""
-        worker = self._spawn([sys.executable, str(script), stage, *arguments], f"{stage}.worker",
-                             self._environment(stage), stdin=subprocess.PIPE,
-                             stdout=subprocess.PIPE)
-        self.workers[stage] = worker
-        return worker
+        with step():
+            self.workers[stage] = self._spawn(
+                [sys.executable, str(script), stage, *arguments], f"{stage}.worker",
+                self._environment(stage), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        return self.workers[stage]
 
     def socket(self, stage: str) -> Path:
         """Path of the control socket of `stage`."""
@@ -108,17 +123,18 @@ class Fleet(contextlib.AbstractContextManager):
                     raise FleetError(f"the {role} of {stage} ended with {code}"
                                      + self._log(f"{stage}.{role}"))
 
-    def switches(self) -> dict[str, int]:
-        """Context switches so far, voluntary and not, of each worker with all its threads."""
+    def switches(self) -> dict[str, np.ndarray]:
+        """Context switches so far of each worker with all its threads: voluntary, involuntary."""
         return {stage: _switches(worker.pid) for stage, worker in self.workers.items()}
 
     def close(self) -> None:
         """End workers, then sidecars, then remove what they had; safe to call twice."""
-        with _patient():
-            _stop(self.workers.values(), 3.0)
-            _stop(self._sidecars.values(), DRAIN_S)
+        with step():
+            early = _stop(self.workers.values(), 3.0)
+            _stop(self._sidecars.values(), HURRY_S if early else DRAIN_S)
             for path in (self.rings, self.directory):
                 if path != Path():
+                    self.litter += map(str, (*path.glob("*.sock*"), *self.rings.iterdir()) if path.exists() else ())
                     shutil.rmtree(path, ignore_errors=True)
             while self._locks:
                 os.close(self._locks.pop())
@@ -164,18 +180,6 @@ def sweep() -> None:
                 os.close(lock)
 
 
-@contextlib.contextmanager
-def _patient() -> Iterator[None]:
-    """Ignore a second Ctrl-C: impatience must not leave half of it."""
-    handlers = {number: signal.signal(number, signal.SIG_IGN)
-                for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-
-
 def _lock(directory: Path) -> int:
     """Descriptor with an exclusive lock on `directory`; OSError if another has it."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -187,24 +191,13 @@ def _lock(directory: Path) -> int:
     return descriptor
 
 
-def _stop(processes: Collection[subprocess.Popen], patience_s: float) -> None:
-    """TERM to all, KILL to those that stay, and reap every one."""
-    for process in processes:
-        if process.poll() is None:
-            process.terminate()
-    deadline = time.monotonic() + patience_s
-    for process in processes:
-        try:
-            process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+def _stop(processes: Collection[subprocess.Popen], patience_s: float) -> bool:
+    """TERM to all, a second one and then KILL to those that stay, and reap every one.
 
-
+    Returns whether any had not ended by itself.
+    """
+    running = [process for process in processes if process.poll() is None]
+    for signal_, wait_s in (("terminate", patience_s), ("terminate", 1.0), ("kill", 10.0)):
 def _accepts(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:

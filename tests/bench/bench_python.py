@@ -5,11 +5,15 @@ Two processes, pinned to different cores, made by fork before anything else is s
 """
 
 import argparse
+import contextlib
+import ctypes
 import os
+import pathlib
 import pickle
 import signal
 import socket
 import statistics
+import subprocess
 import sys
 import time
 
@@ -17,6 +21,8 @@ import numpy
 
 MIB = 1 << 20
 DEADLINE_S = 60
+WARM_UP = 3  # sends before the first that counts
+PR_SET_PDEATHSIG = 1
 
 
 class Skip(Exception):
@@ -29,11 +35,13 @@ class Pair:
     def __init__(self, cpus, peer):
         if len(cpus) < 2:
             raise Skip("needs 2 cores")
+        self.allowed = os.sched_getaffinity(0)
         self.connection, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self.child = os.fork()
         if self.child == 0:
             status = 1
             try:
+                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
                 self.connection.close()
                 os.sched_setaffinity(0, cpus[1:2])
                 peer(other)
@@ -50,9 +58,49 @@ class Pair:
     def __enter__(self):
         return self.connection
 
-    def __exit__(self, *exception):
+    def __exit__(self, kind, *exception):
         self.connection.close()
+        if kind is not None:  # it may wait for what will never come
+            os.kill(self.child, signal.SIGKILL)
         os.waitpid(self.child, 0)
+        os.sched_setaffinity(0, self.allowed)
+
+
+@contextlib.contextmanager
+def two_stages(options):
+    """Two sidecars with the default config, each the other's route "other". Yields their sockets."""
+    sys.path.insert(0, str(pathlib.Path(options.build).resolve() / "client/python"))
+    try:
+        import ringside  # noqa: F401  # before the fork, connected after it
+    except ImportError as error:
+        raise Skip(f"the Python package is not there: {error}") from None
+    command = [str(pathlib.Path(options.build) / "tests/bench/ringside-bench"), "--stages"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True) as process:
+        sockets = process.stdout.readline().split()
+        if len(sockets) != 2:
+            why = process.communicate()[1].strip()
+            raise (Skip if process.returncode == 77 else RuntimeError)(why)
+        yield sockets
+        # The end of its input ends it, also when we fall over.
+
+
+def greet(rs):
+    """Send and receive one message: from here on the stages know each other."""
+    end = time.monotonic() + 20
+    while True:
+        try:
+            rs.send("other", b"hello")
+            break
+        except rs_unavailable():
+            if time.monotonic() > end:
+                raise
+    rs.receive(20).release()
+
+
+def rs_unavailable():
+    import ringside
+    return ringside.Unavailable
 
 
 def receive_exactly(connection, view):
@@ -69,11 +117,25 @@ def samples(options, count):
     return max(3, count // 10) if options.quick else count
 
 
+def timed_by_receiver(connection, count, send):
+    """Median of the milliseconds from before `send()` to the stamp that side 1 answers with.
+
+    Both sides read the same monotonic clock.
+    """
+    stamp, taken = memoryview(bytearray(8)), []
+    for _ in range(count + WARM_UP):
+        start = time.monotonic_ns()
+        send()
+        receive_exactly(connection, stamp)
+        taken.append((int.from_bytes(stamp, "little") - start) / 1e6)
+    return statistics.median(taken[WARM_UP:])
+
+
 def pickle_socket(options):
     """One way of a float32 array of 16 MiB: dumps, send, recv_into, loads. Milliseconds.
 
-    Both ends read the same monotonic clock: side 0 stamps before dumps, side 1 after it read an
-    element of the array. The receive buffer is made once, as a careful user would.
+    Side 0 stamps before dumps, side 1 after it read an element of the array. The receive buffer is
+    made once, as a careful user would.
     """
     array = numpy.arange(16 * MIB // 4, dtype=numpy.float32)
 
@@ -90,22 +152,100 @@ def pickle_socket(options):
                 raise ValueError(f"wrong array: {last}")
             connection.sendall(stamp.to_bytes(8, "little"))
 
-    taken = []
     with Pair(options.cpus, peer) as connection:
-        stamp = memoryview(bytearray(8))
-        for _ in range(samples(options, 40) + 3):
-            start = time.monotonic_ns()
+        def send():
             data = pickle.dumps(array, protocol=5)
             connection.sendall(len(data).to_bytes(8, "little"))
             connection.sendall(data)
-            receive_exactly(connection, stamp)
-            taken.append((int.from_bytes(stamp, "little") - start) / 1e6)
-    return statistics.median(taken[3:])
+
+        return timed_by_receiver(connection, samples(options, 40), send)
 
 
+def ringside_send(options):
+    """The same array and the same two stamps, through rs.send() and rs.receive(). Milliseconds.
+
+    In the time: the loan, the copy into the slot, the publish, the wake-up of the consumer, its
+    receive, its numpy() and the reading of one element. The slot is released before the next send.
+    """
+    array = numpy.arange(16 * MIB // 4, dtype=numpy.float32)
+    count = samples(options, 200)
+
+    with two_stages(options) as sockets:
+        import ringside
+
+        def peer(connection):
+            with ringside.connect(sockets[1], timeout=20) as rs:
+                greet(rs)
+                for _ in range(count + WARM_UP):
+                    message = rs.receive()
+                    last = message.numpy()[-1]
+                    stamp = time.monotonic_ns()
+                    message.release()
+                    if last != array[-1]:
+                        raise ValueError(f"wrong array: {last}")
+                    connection.sendall(stamp.to_bytes(8, "little"))
+
+        with Pair(options.cpus, peer) as connection, ringside.connect(sockets[0], timeout=20) as rs:
+            greet(rs)
+            return timed_by_receiver(connection, count, lambda: rs.send("other", array))
+
+
+def one_way(options):
+    """Half a round trip of 64 B, both sides spinning. Nanoseconds.
+
+    Each side does: loan, write one element through numpy(), send, receive, read one element through
+    numpy(), release. The median of batches, as in C.
+    """
+    batches, per_batch = samples(options, 500), 200
+
+    def ping(rs, value):
+        slot = rs.loan(16, "float32")
+        slot.numpy()[0] = value
+        slot.send("other")
+
+    def pong(rs):
+        message = rs.receive()
+        value = message.numpy()[0]
+        message.release()
+        return value
+
+    with two_stages(options) as sockets:
+        import ringside
+
+        def peer(connection):
+            with ringside.connect(sockets[1], timeout=20) as rs:
+                greet(rs)
+                for _ in range((batches + 20) * per_batch):
+                    ping(rs, pong(rs))
+
+        taken = []
+        with Pair(options.cpus, peer) as connection, ringside.connect(sockets[0], timeout=20) as rs:
+            greet(rs)
+            for batch in range(batches + 20):  # the first ones are warm-up
+                start = time.perf_counter_ns()
+                for i in range(per_batch):
+                    ping(rs, i)
+                    value = pong(rs)
+                taken.append((time.perf_counter_ns() - start) / per_batch / 2)
+                if value != per_batch - 1:
+                    raise ValueError(f"wrong element in batch {batch}: {value}")
+        return statistics.median(taken[20:])
+
+
+# bench.py runs these just before ringside-bench, whose first measurements are what they are held against.
 MEASUREMENTS = {
     "pickle_socket_16MiB_ms_p50": pickle_socket,
+    "python_send_16MiB_ms_p50": ringside_send,
+    "python_one_way_ns_p50": one_way,
 }
+
+
+def on_alarm(number, frame):
+    raise TimeoutError(f"took longer than {DEADLINE_S} s")
+
+
+def on_terminate(number, frame):
+    raise KeyboardInterrupt  # so that what was started is ended
 
 
 def main():
@@ -117,6 +257,8 @@ def main():
     parser.add_argument("--build", default="build", help="the meson build directory")
     options = parser.parse_args()
     only = [name for name in options.only.split(",") if name]
+    signal.signal(signal.SIGALRM, on_alarm)
+    signal.signal(signal.SIGTERM, on_terminate)
     failed = False
     for name, measure in MEASUREMENTS.items():
         if options.list:
@@ -135,4 +277,7 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ringside-bench: runs each measurement once and prints `NAME VALUE`, or why there is none. */
-#include "tests/bench/bench.h"
+#include "tests/bench/stages.h"
 
 #include <getopt.h>
 #include <sched.h>
@@ -77,6 +77,14 @@ static int self_check(struct bench *bench)
     return rc == 0 ? 0 : rc == BENCH_SKIP ? 77 : 1;
 }
 
+static int serve_stages(struct bench *bench)
+{
+    int rc = bench_stages_serve(bench);
+    if (rc != 0)
+        fprintf(stderr, "ringside-bench: %s\n", bench->reason);
+    return rc == 0 ? 0 : rc == BENCH_SKIP ? 77 : 1;
+}
+
 static void first_two_cpus(int cpu[2])
 {
     cpu_set_t set;
@@ -88,9 +96,11 @@ static void first_two_cpus(int cpu[2])
 }
 
 static const char usage[] =
-    "ringside-bench [--only NAME,...] [--cpus A,B] [--quick] [--list] [--self-check]\n"
+    "ringside-bench [--only NAME,...] [--cpus A,B] [--quick] [--list] [--self-check] [--stages]\n"
     "Measures once and prints NAME VALUE a line (NAME skip WHY, NAME fail WHY).\n"
-    "`run bench` takes the median of several runs and judges it.\n";
+    "`run bench` takes the median of several runs and judges it.\n"
+    "--stages starts two sidecars, prints their sockets and ends them when standard input ends.\n"
+    "The environment's RINGSIDE_PROXY names the sidecar.\n";
 
 int main(int argc, char **argv)
 {
@@ -100,11 +110,12 @@ int main(int argc, char **argv)
         {"quick", no_argument, NULL, 'q'},
         {"list", no_argument, NULL, 'l'},
         {"self-check", no_argument, NULL, 's'},
+        {"stages", no_argument, NULL, 't'},
         {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0},
     };
     const char *only = NULL;
-    bool quick = false, check = false, list = false;
+    bool quick = false, check = false, list = false, stages = false;
     int cpu[2] = {-1, -1}, failed = 0, ran = 0;
     first_two_cpus(cpu);
     for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
@@ -120,12 +131,13 @@ int main(int argc, char **argv)
         quick |= o == 'q';
         list |= o == 'l';
         check |= o == 's';
+        stages |= o == 't';
     }
     struct bench *bench = bench_create(quick, cpu);
     if (!bench)
         return fputs("ringside-bench: no memory\n", stderr), 1;
-    if (check)
-        return self_check(bench);
+    if (check || stages)
+        return check ? self_check(bench) : serve_stages(bench);
     for (size_t i = 0; i < CASES; i++) {
         for (int k = 0; list && cases[i].names[k]; k++)
             puts(cases[i].names[k]);

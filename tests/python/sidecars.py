@@ -9,7 +9,6 @@ import subprocess
 import time
 
 import pytest
-
 import ringside
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

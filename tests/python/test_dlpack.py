@@ -6,8 +6,6 @@ import gc
 
 import numpy as np
 import pytest
-
-import ringside
 from sidecars import SLOTS, free_slots
 
 DTYPES = ["uint8", "int16", "int64", "float16", "float32", "float64", "complex64", "complex128"]

@@ -3,7 +3,6 @@
 
 import numpy as np
 import pytest
-
 import ringside
 from ringside import _core
 

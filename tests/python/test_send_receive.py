@@ -8,7 +8,6 @@ import time
 
 import numpy as np
 import pytest
-
 import ringside
 from sidecars import SLOT_BYTES, SLOTS, drain, free_slots
 
@@ -146,8 +145,8 @@ def test_loan_is_abandoned_without_send(rs):
         assert free_slots(rs) == SLOTS - 1
     slot = rs.loan(4, "u1")
     del slot
-    with pytest.raises(ZeroDivisionError), rs.loan(4, "u1"):
-        1 / 0
+    with pytest.raises(KeyError), rs.loan(4, "u1"):
+        raise KeyError
     assert free_slots(rs) == SLOTS
 
 
@@ -239,10 +238,10 @@ def test_inbox_break_and_exception_give_back(rs):
     for message in rs.inbox():
         break
     del message
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(KeyError):
         for message in rs.inbox():
             assert message.attempts == 1
-            1 / 0
+            raise KeyError
     del message
     with rs.receive(timeout=1) as message:
         assert message.attempts == 2
@@ -412,12 +411,12 @@ def test_fileno_polls(rs):
     (lambda rs: rs.loan(1, "f4", 1, 1, 1), TypeError, "at most 4"),
     (lambda rs: rs.loan((1,), "f4", timeout=-1), ValueError, "timeout is -1"),
     (lambda rs: rs.loan((1,), "f4", timeout=float("nan")), ValueError, "timeout is nan"),
-    (lambda rs: rs.loan((1,), "f4", timeout="1"), TypeError, ""),
+    (lambda rs: rs.loan((1,), "f4", timeout="1"), TypeError, None),
     (lambda rs: rs.loan((1, -1), "f4"), ringside.InvalidShape, "dimension 1 of the shape is -1"),
     (lambda rs: rs.loan((1,) * 9, "f4"), ringside.InvalidShape, "8 dimensions"),
-    (lambda rs: rs.loan((2**62, 2**62), "f4"), ringside.InvalidShape, ""),
-    (lambda rs: rs.loan((2**64,), "f4"), (ringside.InvalidShape, OverflowError), ""),
-    (lambda rs: rs.loan((1.5,), "f4"), TypeError, ""),
+    (lambda rs: rs.loan((2**62, 2**62), "f4"), ringside.InvalidShape, None),
+    (lambda rs: rs.loan((2**64,), "f4"), (ringside.InvalidShape, OverflowError), None),
+    (lambda rs: rs.loan((1.5,), "f4"), TypeError, None),
     (lambda rs: rs.loan((1, 2)), ringside.InvalidShape, "pair"),
     (lambda rs: rs.loan([]), ringside.InvalidShape, "1..64"),
     (lambda rs: rs.loan(1, "f4", meta_bytes=-1), ValueError, "meta_bytes is -1"),
@@ -425,7 +424,7 @@ def test_fileno_polls(rs):
     (lambda rs: rs.send("loop", np.zeros(1), ttl=-1), ValueError, "ttl is -1"),
     (lambda rs: rs.send("loop", np.zeros(1), stream=2**64), ValueError, "stream is"),
     (lambda rs: rs.send("loop", np.zeros(1), trace=b"short"), ValueError, "16 bytes"),
-    (lambda rs: rs.send(b"loop", np.zeros(1)), TypeError, ""),
+    (lambda rs: rs.send(b"loop", np.zeros(1)), TypeError, None),
     (lambda rs: rs.send("loop", np.zeros((1,) * 9)), ringside.InvalidShape, "9 dimensions"),
     (lambda rs: rs.send("loop", object()), ringside.UnsupportedDtype, "unknown dtype"),
     (lambda rs: rs.loan(1, "f4").share(readers=0), ringside.InvalidArgument, "readers is 0"),

@@ -6,7 +6,6 @@ import sys
 
 import numpy as np
 import pytest
-
 import ringside
 from sidecars import SLOTS, free_slots
 

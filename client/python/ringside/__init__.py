@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Optional, Union
 
+from . import _core, _support
+from ._core import Connection, Message, Slot, Tensor
 from ._errors import (
     Cancelled,
     Corrupt,
@@ -50,9 +51,6 @@ from ._errors import (
     UnsupportedDtype,
     VersionMismatch,
 )
-from . import _core
-from . import _support
-from ._core import Connection, Message, Slot, Tensor
 
 _core.set_support(_support)
 
@@ -68,9 +66,9 @@ __all__ = [
 
 
 def connect(
-    socket: Optional[Union[str, "os.PathLike[str]"]] = None,
-    name: Optional[str] = None,
-    timeout: Optional[float] = 5.0,
+    socket: str | os.PathLike[str] | None = None,
+    name: str | None = None,
+    timeout: float | None = 5.0,
 ) -> Connection:
     """Connect to a sidecar.
 
