@@ -113,6 +113,10 @@ bool rs_ring_free_check(struct rs_ring *ring, uint32_t slot);
 
 /* Sets the allocation hint of a slot; harmless when it is not free. */
 void rs_ring_mark_free(struct rs_ring *ring, uint32_t slot);
+/* After SEALED or LOANED -> FREE: the hint, then the wake of who waits for a slot. */
+void rs_ring_announce_free(struct rs_ring *ring, uint32_t slot);
+/* Part of the free check: the slot is not read by ticket and will not be. */
+bool rs_ring_readers_are_done(struct rs_slot *slot, uint32_t generation);
 
 /* By ticket. `reader` is this process's number; the caller serialises its readers per slot.
  * 0, -RINGSIDE_E_STALE_TICKET, -RINGSIDE_E_FOREIGN_TICKET. */

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The demo: real speech through four sidecars and four workers, beside pickle over a socket.
 
-    demo.py --build DIR [--proxy PATH] [speech.wav]
+    demo.py --build DIR [--proxy PATH] [--minutes N] [speech.wav]
 
 Writes out.wav, report.json and report.html into DIR/demo. Exits with 0 if everything that it
 prints holds, 1 if not or if it could not run, 130 after Ctrl-C.
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import select
-import signal
 import subprocess
 import sys
 import time
@@ -19,17 +18,18 @@ from pathlib import Path
 
 import numpy as np
 
+import ending
 import fleet
 import recording
 import report
 import results
 import stages
 from pickle_rival import Rival
+from switches import Switches
 
 HERE = Path(__file__).resolve().parent
 CONFIGS = HERE.parents[1] / "config" / "examples"
 STALL_S = 60.0  # a batch takes milliseconds
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Progress:
@@ -52,8 +52,7 @@ class Progress:
             print(f"{self._name}: {done}/{self._total} batches", file=sys.stderr, flush=True)
 
 
-def through_ring(corpus: recording.Corpus, proxy: Path, run: results.Run,
-                 herd: fleet.Fleet) -> np.ndarray:
+def through_ring(corpus: recording.Corpus, run: results.Run, herd: fleet.Fleet) -> np.ndarray:
     """Send every batch through the four workers and fill in the ring's part of `run`.
 
     Returns the output of the last worker, float32 (rows, UTTERANCE).
@@ -80,7 +79,7 @@ def _pump(corpus: recording.Corpus, run: results.Run, herd: fleet.Fleet) -> None
     plan = recording.batches(len(corpus.noisy))
     progress = Progress("Through the ring", len(plan))
     feed = herd.workers["features"].stdin
-    before: dict[str, int] = {}
+    before: dict[str, Switches] = {}
     begin = 0.0
     for done, (first, count) in enumerate(plan, 1):
         try:
@@ -93,7 +92,8 @@ def _pump(corpus: recording.Corpus, run: results.Run, herd: fleet.Fleet) -> None
             before, begin = herd.switches(), time.monotonic()
         progress.update(done)
     run.seconds = time.monotonic() - begin
-    run.switches = {stage: n - before[stage] for stage, n in herd.switches().items()}
+    run.switches = {stage: now.plus(before[stage], -1)
+                    for stage, now in herd.switches().items()}
     feed.close()
 
 
@@ -137,22 +137,22 @@ def through_pickle(corpus: recording.Corpus, run: results.Run) -> np.ndarray:
             stages.vocoder(speech, out=output[first:first + count])
             progress.update(done)
         run.rival_seconds = time.monotonic() - begin
-        run.rival_switches = rival.switches() - before
+        run.rival_switches = rival.switches().plus(before, -1)
     finally:
         rival.close()
     return output
 
 
-def demo(build: Path, proxy: Path, speech: Path | None) -> bool:
+def demo(build: Path, proxy: Path, minutes: float, speech: Path | None) -> bool:
     """Run everything, print and write the results; whether all that must hold does."""
-    corpus = recording.corpus(*recording.load(speech))
+    corpus = recording.corpus(*recording.load(speech), minutes)
     print(f"{corpus.source}: {corpus.seconds:.1f} s, {corpus.streams} streams, "
           f"{len(recording.batches(len(corpus.noisy)))} batches of 1 to {recording.MAX_BATCH} "
           "utterances.", flush=True)
     run = results.Run(corpus.source, corpus.seconds, corpus.streams)
     with fleet.Fleet(proxy, CONFIGS) as herd:
-        output = through_ring(corpus, proxy, run, herd)
-    left = herd.leftovers()
+        output = through_ring(corpus, run, herd)
+    left = herd.leftovers() + herd.litter
     reference = through_pickle(corpus, run)
 
     clean, noisy, heard = map(corpus.by_stream, (corpus.clean, corpus.noisy, output))
@@ -173,24 +173,19 @@ def demo(build: Path, proxy: Path, speech: Path | None) -> bool:
     return all(ok for ok, _ in held)
 
 
-def _leave(number: int, _frame: object) -> None:
-    for other in _ENDING:
-        signal.signal(other, signal.SIG_IGN)  # once is enough; the rest is tearing down
-    raise SystemExit(128 + number)
-
-
 def main() -> int:
     """Parse the command line, run the demo, and turn its end into an exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=Path, required=True, help="build directory")
     parser.add_argument("--proxy", type=Path, help="ringside-proxy (default: BUILD/proxy/…)")
+    parser.add_argument("--minutes", type=float, default=recording.TOTAL_MINUTES,
+                        help="speech of all streams together (default: %(default).0f)")
     parser.add_argument("speech", type=Path, nargs="?", help="a WAV file with speech")
     options = parser.parse_args()
-    for number in _ENDING:
-        signal.signal(number, _leave)
+    ending.install()
     proxy = options.proxy or options.build / "proxy" / "ringside-proxy"
     try:
-        return 0 if demo(options.build, proxy.resolve(), options.speech) else 1
+        return 0 if demo(options.build, proxy.resolve(), options.minutes, options.speech) else 1
     except SystemExit as end:
         print("\nInterrupted.", file=sys.stderr)
         return int(end.code or 0)

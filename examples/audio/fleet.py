@@ -18,7 +18,9 @@ import time
 from pathlib import Path
 from typing import Collection
 
+import switches
 from ending import step
+from switches import Switches
 
 STAGES = ("features", "embeddings", "latent", "vocoder")
 PREFIX = "ringside-demo-"
@@ -123,18 +125,19 @@ class Fleet(contextlib.AbstractContextManager):
                     raise FleetError(f"the {role} of {stage} ended with {code}"
                                      + self._log(f"{stage}.{role}"))
 
-    def switches(self) -> dict[str, np.ndarray]:
-        """Context switches so far of each worker with all its threads: voluntary, involuntary."""
-        return {stage: _switches(worker.pid) for stage, worker in self.workers.items()}
+    def switches(self) -> dict[str, Switches]:
+        """Context switches so far of each worker."""
+        return {stage: switches.of(worker.pid) for stage, worker in self.workers.items()}
 
     def close(self) -> None:
         """End workers, then sidecars, then remove what they had; safe to call twice."""
         with step():
-            early = _stop(self.workers.values(), 3.0)
-            _stop(self._sidecars.values(), HURRY_S if early else DRAIN_S)
+            finished = all(worker.poll() == 0 for worker in self.workers.values())
+            _stop(self.workers.values(), 3.0)
+            _stop(self._sidecars.values(), DRAIN_S if finished else HURRY_S)
+            self.litter += map(str, [*_files(self.rings), *_files(self.directory, "*.sock*")])
             for path in (self.rings, self.directory):
                 if path != Path():
-                    self.litter += map(str, (*path.glob("*.sock*"), *self.rings.iterdir()) if path.exists() else ())
                     shutil.rmtree(path, ignore_errors=True)
             while self._locks:
                 os.close(self._locks.pop())
@@ -191,13 +194,32 @@ def _lock(directory: Path) -> int:
     return descriptor
 
 
-def _stop(processes: Collection[subprocess.Popen], patience_s: float) -> bool:
-    """TERM to all, a second one and then KILL to those that stay, and reap every one.
-
-    Returns whether any had not ended by itself.
-    """
+def _stop(processes: Collection[subprocess.Popen], patience_s: float) -> None:
+    """TERM to all, after `patience_s` a second one, a second later KILL; reap every one."""
     running = [process for process in processes if process.poll() is None]
-    for signal_, wait_s in (("terminate", patience_s), ("terminate", 1.0), ("kill", 10.0)):
+    for number, wait_s in ((signal.SIGTERM, patience_s), (signal.SIGTERM, 1.0),
+                           (signal.SIGKILL, 10.0)):
+        for process in running:
+            process.send_signal(number)
+        deadline = time.monotonic() + wait_s
+        running = [process for process in running if not _ended(process, deadline)]
+    for process in processes:
+        for pipe in (process.stdin, process.stdout):
+            if pipe:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+
+def _ended(process: subprocess.Popen, deadline: float) -> bool:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(max(0.0, deadline - time.monotonic()))
+    return process.returncode is not None
+
+
+def _files(directory: Path, pattern: str = "*") -> list[Path]:
+    return sorted(directory.rglob(pattern)) if directory != Path() else []
+
+
 def _accepts(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
@@ -205,13 +227,3 @@ def _accepts(path: Path) -> bool:
         except OSError:
             return False
     return True
-
-
-def _switches(pid: int) -> int:
-    total = 0
-    for status in Path(f"/proc/{pid}/task").glob("*/status"):
-        with contextlib.suppress(OSError):
-            for line in status.read_text().splitlines():
-                if "voluntary_ctxt_switches" in line:
-                    total += int(line.split()[1])
-    return total

@@ -7,7 +7,6 @@ one buffer that it keeps. Only one message is under way at a time, as in the pip
 from __future__ import annotations
 
 import pickle
-import resource
 import socket
 import struct
 import subprocess
@@ -18,10 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 
 import fleet
+import switches
+from switches import Switches
 
 _LENGTH = struct.Struct("<Q")
 _TIMES = struct.Struct("<QQ")   # monotonic ns: all bytes here, tensors held
-_SWITCHES = struct.Struct("<Q")
+_SWITCHES = struct.Struct("<QQ")
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,11 @@ class Rival:
         return Transfer(sum(t.nbytes for t in tensors), serialized - begin, arrived - serialized,
                         held - arrived)
 
-    def switches(self) -> int:
+    def switches(self) -> Switches:
         """Context switches of both processes so far."""
         self._socket.sendall(_LENGTH.pack(0))
-        theirs, = _SWITCHES.unpack(_read(self._socket, bytearray(_SWITCHES.size)))
-        return theirs + _own_switches()
+        theirs = _SWITCHES.unpack(_read(self._socket, bytearray(_SWITCHES.size)))
+        return switches.of().plus(Switches(*theirs))
 
     def close(self) -> None:
         """End the receiver; it leaves when its socket ends."""
@@ -74,11 +75,6 @@ class Rival:
         except subprocess.TimeoutExpired:
             self._receiver.kill()
             self._receiver.wait()
-
-
-def _own_switches() -> int:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_nvcsw + usage.ru_nivcsw
 
 
 def _read(source: socket.socket, buffer: bytearray, length: int | None = None) -> memoryview:
@@ -102,7 +98,7 @@ def receive(source: socket.socket) -> None:
         except EOFError:
             return
         if not length:
-            source.sendall(_SWITCHES.pack(_own_switches()))
+            source.sendall(_SWITCHES.pack(*switches.of()))
             continue
         if length > len(buffer):
             buffer = bytearray(length)

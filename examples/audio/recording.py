@@ -16,7 +16,7 @@ ALSA_SPEECH = Path("/usr/share/sounds/alsa")
 UTTERANCE = 65_536        # samples, 4.1 s
 MIN_SECONDS = 60.0        # shorter recordings are repeated
 MAX_SECONDS = 600.0       # longer ones are cut
-TOTAL_SECONDS = 48 * 60.0  # of all streams together: enough batches for a 99th percentile
+TOTAL_MINUTES = 48.0      # of all streams together: enough batches for a 99th percentile
 SNR_DB = 5.0
 BODY_BYTES = 16 << 20     # largest body of a hop
 UTTERANCE_BYTES = frames(UTTERANCE) * BINS * 12  # one utterance of the widest hop: c64 and f32
@@ -149,9 +149,13 @@ def snr_db(clean: np.ndarray, heard: np.ndarray) -> float:
     return float(10 * np.log10((clean ** 2).sum() / error)) if error else float("inf")
 
 
-def corpus(speech: np.ndarray, source: str = "", seed: int = 20) -> Corpus:
-    """Streams of `speech`, each shifted in time, with white Gaussian noise of its own at SNR_DB."""
-    streams = max(2, round(TOTAL_SECONDS * SAMPLE_RATE / speech.size))
+def corpus(speech: np.ndarray, source: str = "", minutes: float = TOTAL_MINUTES,
+           seed: int = 20) -> Corpus:
+    """Streams of `speech`, each shifted in time, with white Gaussian noise of its own at SNR_DB.
+
+    There are as many as last about `minutes` together, but at least two.
+    """
+    streams = max(2, round(minutes * 60 * SAMPLE_RATE / speech.size))
     per_stream = -(-speech.size // UTTERANCE)
     speech = speech * (0.5 / np.abs(speech).max())  # room for the noise below full scale
     sigma = np.sqrt((speech ** 2).mean() / 10 ** (SNR_DB / 10))

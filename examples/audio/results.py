@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pickle_rival import Transfer
+from switches import Switches
 
 MIN_GAIN_DB = 5.0
 MIN_RATIO = 10.0
@@ -26,10 +27,10 @@ class Run:
     bit_identical: bool = False
     hops: dict[str, list[tuple[int, int]]] = field(default_factory=dict)  # (bytes, ns) by receiver
     seconds: float = 0.0                                                  # the ring's part
-    switches: dict[str, int] = field(default_factory=dict)                # by worker, in `seconds`
+    switches: dict[str, Switches] = field(default_factory=dict)           # by worker, in `seconds`
     rival: dict[str, list[Transfer]] = field(default_factory=dict)        # by receiver
     rival_seconds: float = 0.0
-    rival_switches: int = 0
+    rival_switches: Switches = Switches()
 
     def hop_us(self, stage: str | None = None) -> np.ndarray:
         """Times of the ring's hops to one stage, or of all, float64 in µs."""
@@ -46,6 +47,13 @@ class Run:
     def rival_bytes(self, stage: str | None = None) -> np.ndarray:
         """Body bytes of the rival's hops."""
         return np.array([t.body_bytes for t in self._transfers(stage)])
+
+    def switch_rate(self) -> Switches:
+        """Context switches per second of the ring's workers together."""
+        total = Switches()
+        for one in self.switches.values():
+            total = total.plus(one)
+        return total.per(self.seconds)
 
     @staticmethod
     def _select(hops: dict[str, list[tuple[int, int]]], stage: str | None) -> np.ndarray:
@@ -73,7 +81,7 @@ def figures(run: Run) -> dict[str, float]:
         "pickle_serialize_us_p50": _percentile(run.rival_us("serialize_ns"), 50),
         "pickle_copy_us_p50": _percentile(run.rival_us("copy_ns"), 50),
         "pickle_deserialize_us_p50": _percentile(run.rival_us("deserialize_ns"), 50),
-        "context_switches_per_s": round(sum(run.switches.values()) / run.seconds, 3),
+        "context_switches_per_s": round(sum(run.switch_rate()), 3),
     }
 
 
@@ -99,19 +107,20 @@ def verdicts(result: dict[str, float]) -> list[tuple[bool, str]]:
     ]
 
 
-HEADER = ("hop", "messages", "MiB a body", "p50 µs", "p99 µs", "max µs", "σ µs", "switches/s")
+HEADER = ("hop", "messages", "MiB a body", "p50 µs", "p99 µs", "max µs", "σ µs", "switches/s",
+          "voluntary/s")
 
 
 def rows(run: Run) -> list[tuple[str, ...]]:
     """Rows of the per-hop table under HEADER: the ring's first, then the rival's and its parts."""
     lines = [_row(f"ring: {HOPS[stage]}", run.hop_us(stage), run.hop_bytes(stage),
-                  run.switches[stage] / run.seconds) for stage in run.hops]
+                  run.switches[stage].per(run.seconds)) for stage in run.hops]
     lines.append(_row("ring: all hops, all four workers", run.hop_us(), run.hop_bytes(),
-                      sum(run.switches.values()) / run.seconds))
+                      run.switch_rate()))
     lines += [_row(f"pickle: {HOPS[stage]}", run.rival_us("hop_ns", stage), run.rival_bytes(stage))
               for stage in run.rival]
     lines.append(_row("pickle: all hops, both processes", run.rival_us(), run.rival_bytes(),
-                      run.rival_switches / run.rival_seconds))
+                      run.rival_switches.per(run.rival_seconds)))
     lines += [_row(f"  of which {name}", run.rival_us(f"{name}_ns"), run.rival_bytes())
               for name in ("serialize", "copy", "deserialize")]
     return lines
@@ -126,12 +135,12 @@ def table(run: Run) -> str:
                      for line in lines)
 
 
-def _row(name: str, us: np.ndarray, body: np.ndarray, switches: float | None = None
+def _row(name: str, us: np.ndarray, body: np.ndarray, rate: Switches | None = None
          ) -> tuple[str, ...]:
     mib = body / 2 ** 20
     return (name, str(us.size), f"{mib.min():.1f}–{mib.max():.1f}",
             *(f"{np.percentile(us, p):,.1f}" for p in (50, 99, 100)), f"{us.std():,.1f}",
-            "" if switches is None else f"{switches:,.1f}")
+            *((f"{sum(rate):,.1f}", f"{rate.voluntary:,.1f}") if rate else ("", "")))
 
 
 def _percentile(values: np.ndarray, p: float) -> float:

@@ -206,8 +206,8 @@ def test_harm_to_a_ring_stays_in_that_ring(start, place, harm, kind):
         assert refusal.value.name in ("CORRUPT", "DRAINING"), refusal.value
         with pytest.raises(Failed):
             for _ in range(3):
-                print("LOAN", culprit("loan 100 0"))
-                print("SEND", culprit("send next 9"))
+                culprit("loan 100 0")
+                culprit("send next 9")
         for i in range(20):
             bystander.send("next", 100 + i)
             assert next_of(receiver, {0, 9}) == 100 + i
