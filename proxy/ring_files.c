@@ -16,6 +16,7 @@
 
 #include "proto/err.h"
 #include "proto/guard.h"
+#include "proxy/client_entry.h"
 #include "proxy/prefault.h"
 #include "proxy/ring_make.h"
 
@@ -182,20 +183,28 @@ static const char *difference(const struct rs_superblock *ring, const struct rs_
     return plan.inbox_cells != ring->inbox_cells ? "inbox.cells" : NULL;
 }
 
-/* Clients without a lock byte of their own are judged by their pid as far as that goes. */
+/* Whether a client without a lock byte may live. A pid alone says little: after a restart of a container
+ * it soon belongs to somebody else. */
+static bool may_live(const struct rs_client *client)
+{
+    uint64_t state = rs_load_acquire(&client->state);
+    uint64_t start_time = rs_load_relaxed(&client->start_time);
+    uint32_t pid = (uint32_t)rs_load_relaxed(&client->pid);
+
+    if (rs_client_phase(state) != RS_CLIENT_ALIVE || !(rs_client_flags(state) & RS_CLIENT_NO_LOCK) ||
+        (pid_t)pid <= 0 || (kill((pid_t)pid, 0) < 0 && errno != EPERM))
+        return false;
+    uint64_t started = client_start_time(pid);
+
+    return start_time == 0 || started == 0 || started == start_time;
+}
+
 static uint32_t count_unlocked_clients(const struct rs_ring *ring)
 {
     uint32_t count = 0;
 
-    for (uint32_t i = 1; i < ring->layout.client_count; i++) {
-        uint64_t state = rs_load_acquire(&ring->clients[i].state);
-        pid_t pid = (pid_t)rs_load_relaxed(&ring->clients[i].pid);
-
-        if (rs_client_phase(state) == RS_CLIENT_ALIVE &&
-            (rs_client_flags(state) & RS_CLIENT_NO_LOCK) && pid > 0 &&
-            (kill(pid, 0) == 0 || errno == EPERM))
-            count++;
-    }
+    for (uint32_t i = 1; i < ring->layout.client_count; i++)
+        count += may_live(&ring->clients[i]);
     return count;
 }
 

@@ -9,7 +9,7 @@ from typing import Iterator
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _depth = 0    # of nested steps
-_pending = 0  # the signal that arrived first, or 0
+_pending = 0  # a signal that has arrived and not been raised, or 0
 
 
 def install() -> None:
@@ -36,13 +36,14 @@ def step() -> Iterator[None]:
 
 def _handle(number: int, _frame: object) -> None:
     global _pending
-    if not _pending:
-        _pending = number
-        if not _depth:
-            _raise()
+    _pending = _pending or number
+    if not _depth:
+        _raise()
 
 
 def _raise() -> None:
+    global _pending
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # once is enough; the rest is tearing down
-    raise SystemExit(128 + _pending)
+    first, _pending = _pending, 0
+    raise SystemExit(128 + first)

@@ -18,6 +18,7 @@ import numpy as np
 
 import fleet
 import switches
+from ending import step
 from switches import Switches
 
 _LENGTH = struct.Struct("<Q")
@@ -45,7 +46,7 @@ class Rival:
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        with theirs:
+        with theirs, step():
             self._receiver = subprocess.Popen(
                 [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()],
                 start_new_session=True, preexec_fn=fleet.die_with_parent)

@@ -40,37 +40,56 @@ def held(daemon):
     return json.loads(done.stdout)["slots"]
 
 
-@pytest.mark.parametrize("what, state", [("held", "held"), ("loaned", "loaned"), ("read", "reading")])
-def test_stopped_worker_is_named_within_5_s(start, workers, what, state):
+def test_stopped_workers_are_named_within_5_s(start, workers):
     daemon = start()  # with the stall_report_ms that everybody has
-    good, bad = workers(daemon.socket, "good"), workers(daemon.socket, "bad")
-    if what == "held":
-        good.send("self", 1)
-        ticket = bad("receive 1000")[2]
-    elif what == "read":
-        good("loan 100 0")
-        ticket = bad("read " + good("share 1")[0])[2]
-    else:
-        bad("loan 100 0")
-        ticket = None
-    bad.signal(signal.SIGSTOP)
-    found = wait_for(lambda: stalls(daemon), 5)
-    assert len(found) == 1
-    line = found[0]
-    assert (line["what"], line["name"]) == (what, "bad") and line["ticket"] == (ticket or line["ticket"])
-    assert 2000 <= int(line["ms"]) < 5000
-    if what == "held":
-        assert line["rest"].endswith(daemon.socket)  # where the route leads
-    slots = held(daemon)
-    assert len(slots) == 1
-    slot, holder = slots[0], slots[0]["holders"][0]
-    assert f"{int(slot['ticket'], 16):016x}" == line["ticket"] and slot["slot"] == int(line["slot"])
-    assert (holder["client"], holder["client_number"], holder["state"]) == ("bad", int(line["number"]), state)
-    assert holder["age_ns"] >= 2e9
+    good = workers(daemon.socket, "good")
+    receiver, reader, loaner = (workers(daemon.socket, name) for name in ("receiver", "reader", "loaner"))
+    good.send("self", 1)
+    good("loan 100 0")
+    tickets = {"receiver": receiver("receive 1000")[2], "reader": reader("read " + good("share 1")[0])[2]}
+    loaner("loan 100 0")
+    states = {"receiver": ("held", "held"), "reader": ("read", "reading"), "loaner": ("loaned", "loaned")}
+    for worker in (receiver, reader, loaner):
+        worker.signal(signal.SIGSTOP)
+    wait_for(lambda: len(stalls(daemon)) == 3, 5)
+    lines = {line["name"]: line for line in stalls(daemon)}
+    assert lines.keys() == states.keys()
+    slots = {int(slot["ticket"], 16): slot for slot in held(daemon)}
     text = subprocess.run([CLI, "--socket", daemon.socket, "ls", "--held"], capture_output=True, text=True).stdout
-    assert re.search(rf"0x{line['ticket']} +{state} +bad .* [2-9](\.\d+)? s ", text), text
+    for name, (what, state) in states.items():
+        line = lines[name]
+        assert (line["what"], line["ticket"]) == (what, tickets.get(name, line["ticket"]))
+        assert 2000 <= int(line["ms"]) < 5000
+        slot = slots[int(line["ticket"], 16)]
+        assert slot["slot"] == int(line["slot"])
+        holder = next(h for h in slot["holders"] if h["state"] == state)
+        assert (holder["client"], holder["client_number"]) == (name, int(line["number"]))
+        assert holder["age_ns"] >= 2e9
+        assert line["ticket"] in text and re.search(rf"{state} +{name} +[2-4]s", text), text
+    assert lines["receiver"]["rest"].endswith(f"route to {daemon.socket}")
     good.send("self", 2)  # nobody else is held up
     assert good.receive() == 2
+    for worker, end in ((receiver, "release"), (reader, "release"), (loaner, "abandon")):
+        worker.signal(signal.SIGCONT)
+        worker(end)
+    assert len(stalls(daemon)) == 3  # told once, not at every look
+
+
+def test_nothing_is_taken_from_a_stopped_worker(start, workers):
+    """However long it sleeps: it goes on with what it had."""
+    daemon = start(stall_report_ms=100)
+    bad, good = workers(daemon.socket, "bad"), workers(daemon.socket, "good")
+    bad("loan 100 0")
+    good.send("self", 5)
+    assert bad.receive() == 5
+    bad.signal(signal.SIGSTOP)
+    wait_for(lambda: len(stalls(daemon)) == 2)
+    for i in range(40):  # every other slot, several times over
+        good.send("self", 100 + i)
+        assert good.receive() == 100 + i
+        good("release")
     bad.signal(signal.SIGCONT)
-    bad({"held": "release", "read": "release", "loaned": "abandon"}[what])
-    assert len(stalls(daemon)) == 1  # told once, not every second
+    assert bad("look")[0] == "5"
+    bad("release")
+    bad("send self 6")
+    assert good.receive() == 6

@@ -4,8 +4,10 @@
 
 #include "proto/tensor.h"
 
-static PyStructSequence_Field tensor_fields[] = {
-    {"shape", "tuple of int"}, {"dtype", "canonical name"}, {"nbytes", "size in bytes"}, {NULL, NULL}};
+static PyStructSequence_Field tensor_fields[] = {{"shape", "tuple of int"},
+                                                 {"dtype", "canonical name"},
+                                                 {"nbytes", "size in bytes"},
+                                                 {NULL, NULL}};
 
 static PyStructSequence_Desc tensor_description = {
     "ringside.Tensor", "What a tensor of a slot or message looks like.", tensor_fields, 3};
@@ -52,7 +54,8 @@ static PyObject *set_support(PyObject *module, PyObject *support)
 }
 
 static PyMethodDef core_functions[] = {
-    {"dtype_from_name", dtype_from_name, METH_O, "Code of a name in any of the known systems, or < 0."},
+    {"dtype_from_name", dtype_from_name, METH_O,
+     "Code of a name in any of the known systems, or < 0."},
     {"dtype_refusal", dtype_refusal, METH_O, "Why a dtype is refused by name, or None."},
     {"dtype_info", dtype_info, METH_O, "(name, numpy, torch, DLPack code, bytes) of a code."},
     {"set_support", set_support, METH_O, "Hand over ringside._support."},
@@ -146,12 +149,12 @@ static void core_free(void *module)
     }
 }
 
-static PyModuleDef_Slot core_slots[] = {{Py_mod_exec, core_exec},
+static PyModuleDef_Slot core_slots[] = {
+    {Py_mod_exec, core_exec},
 #ifdef Py_mod_multiple_interpreters
-                                        {Py_mod_multiple_interpreters,
-                                         Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
+    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
 #endif
-                                        {0, NULL}};
+    {0, NULL}};
 
 static struct PyModuleDef core_module = {.m_base = PyModuleDef_HEAD_INIT,
                                          .m_name = "ringside._core",

@@ -226,8 +226,9 @@ static PyObject *connection_no_pickle(PyObject *self, PyObject *ignored)
 {
     (void)self;
     (void)ignored;
-    PyErr_SetString(PyExc_TypeError, "a Connection belongs to its process and cannot be pickled; call "
-                                     "ringside.connect() in the other process");
+    PyErr_SetString(PyExc_TypeError,
+                    "a Connection belongs to its process and cannot be pickled; call "
+                    "ringside.connect() in the other process");
     return NULL;
 }
 
@@ -295,7 +296,8 @@ static PyGetSetDef connection_fields[] = {
     {NULL, NULL, NULL, NULL, NULL}};
 
 static PyType_Slot connection_slots[] = {
-    {Py_tp_doc, "A connection to a sidecar; see ringside.connect. Any number of threads may use it."},
+    {Py_tp_doc,
+     "A connection to a sidecar; see ringside.connect. Any number of threads may use it."},
     {Py_tp_new, connection_new},
     {Py_tp_dealloc, connection_dealloc},
     {Py_tp_repr, connection_repr},

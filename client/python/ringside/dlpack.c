@@ -4,7 +4,7 @@
 
 #include "proto/tensor.h"
 
-#define DLPACK_CPU 1
+#define DLPACK_CPU       1
 #define DLPACK_READ_ONLY ((uint64_t)1)
 #define DLPACK_IS_COPIED ((uint64_t)2)
 
@@ -40,7 +40,7 @@ _Static_assert(sizeof(struct dl_tensor) == 48, "DLTensor");
 _Static_assert(sizeof(struct dl_managed) == 64, "DLManagedTensor");
 _Static_assert(sizeof(struct dl_managed_versioned) == 80, "DLManagedTensorVersioned");
 
-struct export {
+struct exported {
     union {
         struct dl_managed managed;
         struct dl_managed_versioned versioned;
@@ -52,16 +52,16 @@ struct export {
 };
 
 /* Consumers may call this on any thread, with or without the GIL. */
-static void drop(struct export *export)
+static void drop(struct exported *exported)
 {
-    if (export->view && Py_IsInitialized()) {
+    if (exported->view && Py_IsInitialized()) {
         PyGILState_STATE gil = PyGILState_Ensure();
 
-        Py_DECREF(export->view);
+        Py_DECREF(exported->view);
         PyGILState_Release(gil);
     }
-    PyMem_RawFree(export->copy);
-    PyMem_RawFree(export);
+    PyMem_RawFree(exported->copy);
+    PyMem_RawFree(exported);
 }
 
 static void delete_managed(struct dl_managed *managed)
@@ -83,7 +83,7 @@ static void capsule_gone(PyObject *capsule)
         delete_versioned(PyCapsule_GetPointer(capsule, "dltensor_versioned"));
 }
 
-static void fill_tensor(struct export *export, struct dl_tensor *out,
+static void fill_tensor(struct exported *exported, struct dl_tensor *out,
                         const struct ringside_tensor *tensor)
 {
     const struct rs_dtype_info *info =
@@ -91,67 +91,67 @@ static void fill_tensor(struct export *export, struct dl_tensor *out,
     int64_t stride = 1;
 
     for (int i = tensor->rank - 1; i >= 0; i--) {
-        export->shape[i] = tensor->shape[i];
-        export->strides[i] = stride;
+        exported->shape[i] = tensor->shape[i];
+        exported->strides[i] = stride;
         stride *= tensor->shape[i] > 0 ? tensor->shape[i] : 1;
     }
-    *out = (struct dl_tensor){.data = export->copy ? export->copy : tensor->data,
+    *out = (struct dl_tensor){.data = exported->copy ? exported->copy : tensor->data,
                               .device_type = DLPACK_CPU,
                               .ndim = tensor->rank,
                               .code = info->dlpack_code,
                               .bits = info->dlpack_bits,
                               .lanes = 1,
-                              .shape = export->shape,
-                              .strides = export->strides};
+                              .shape = exported->shape,
+                              .strides = exported->strides};
 }
 
-static struct export *export_create(struct core_view *view, bool copy)
+static struct exported *export_create(struct core_view *view, bool copy)
 {
-    struct export *export = PyMem_RawCalloc(1, sizeof(*export));
+    struct exported *exported = PyMem_RawCalloc(1, sizeof(*exported));
 
-    if (export && copy) {
-        export->copy = PyMem_RawMalloc(view->tensor.bytes ? view->tensor.bytes : 1);
-        if (export->copy && view->tensor.bytes)
-            memcpy(export->copy, view->tensor.data, view->tensor.bytes);
+    if (exported && copy) {
+        exported->copy = PyMem_RawMalloc(view->tensor.bytes ? view->tensor.bytes : 1);
+        if (exported->copy && view->tensor.bytes)
+            memcpy(exported->copy, view->tensor.data, view->tensor.bytes);
     }
-    if (!export || (copy && !export->copy)) {
-        PyMem_RawFree(export);
+    if (!exported || (copy && !exported->copy)) {
+        PyMem_RawFree(exported);
         PyErr_NoMemory();
         return NULL;
     }
     if (!copy) {
         Py_INCREF(view);
-        export->view = (PyObject *)view;
+        exported->view = (PyObject *)view;
     }
-    return export;
+    return exported;
 }
 
 static PyObject *capsule(struct core_view *view, bool versioned, bool copy)
 {
-    struct export *export = export_create(view, copy);
+    struct exported *exported = export_create(view, copy);
     PyObject *made;
 
-    if (!export)
+    if (!exported)
         return NULL;
     if (versioned) {
-        fill_tensor(export, &export->versioned.tensor, &view->tensor);
-        export->versioned.major = 1;
-        export->versioned.context = export;
-        export->versioned.deleter = delete_versioned;
-        export->versioned.flags = copy                    ? DLPACK_IS_COPIED
-                                  : view->lease->is_slot ? 0
-                                                          : DLPACK_READ_ONLY;
+        fill_tensor(exported, &exported->versioned.tensor, &view->tensor);
+        exported->versioned.major = 1;
+        exported->versioned.context = exported;
+        exported->versioned.deleter = delete_versioned;
+        exported->versioned.flags = copy                   ? DLPACK_IS_COPIED
+                                    : view->lease->is_slot ? 0
+                                                           : DLPACK_READ_ONLY;
     } else {
-        fill_tensor(export, &export->managed.tensor, &view->tensor);
-        export->managed.context = export;
-        export->managed.deleter = delete_managed;
+        fill_tensor(exported, &exported->managed.tensor, &view->tensor);
+        exported->managed.context = exported;
+        exported->managed.deleter = delete_managed;
     }
-    made = PyCapsule_New(export, versioned ? "dltensor_versioned" : "dltensor", capsule_gone);
+    made = PyCapsule_New(exported, versioned ? "dltensor_versioned" : "dltensor", capsule_gone);
     if (!made)
-        drop(export);
+        drop(exported);
     return made;
 }
-_Static_assert(offsetof(struct export, managed) == 0, "the capsule points to the managed tensor");
+_Static_assert(offsetof(struct exported, managed) == 0, "the capsule points to the managed tensor");
 
 static int is_cpu(PyObject *device)
 {
@@ -180,7 +180,8 @@ static int major_of(PyObject *version)
     return major > 0 ? 1 : major < 0 && PyErr_Occurred() ? -1 : 0;
 }
 
-PyObject *core_view_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames)
+PyObject *core_view_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                           PyObject *kwnames)
 {
     static const struct core_signature signature = {
         "__dlpack__", 0, 4, {"stream", "max_version", "dl_device", "copy"}};

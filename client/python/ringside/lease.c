@@ -205,7 +205,8 @@ static struct core_view *view_argument(PyObject *self, const char *function, PyO
     return core_view_create(lease, (uint32_t)index);
 }
 
-PyObject *core_lease_numpy(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames)
+PyObject *core_lease_numpy(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                           PyObject *kwnames)
 {
     struct core_view *view = view_argument(self, "numpy", args, given, kwnames);
     PyObject *array;
@@ -306,10 +307,11 @@ PyObject *core_lease_first_field(PyObject *self, void *closure)
 PyObject *core_lease_no_pickle(PyObject *self, PyObject *ignored)
 {
     (void)ignored;
-    return PyErr_Format(PyExc_TypeError,
-                        "a %s is a lease of shared memory and cannot be pickled: share() it and pass "
-                        "rs.ticket_text(ticket), or pickle a copy, numpy().copy()",
-                        ((struct core_lease *)self)->is_slot ? "Slot" : "Message");
+    return PyErr_Format(
+        PyExc_TypeError,
+        "a %s is a lease of shared memory and cannot be pickled: share() it and pass "
+        "rs.ticket_text(ticket), or pickle a copy, numpy().copy()",
+        ((struct core_lease *)self)->is_slot ? "Slot" : "Message");
 }
 
 PyObject *core_lease_self(PyObject *self, PyObject *ignored)

@@ -13,7 +13,8 @@ static int run_receive(struct core_call *call, int64_t timeout_ns)
 }
 
 /* NULL without an exception: none came, and none_is_fine. */
-struct core_lease *core_receive(struct core_connection *connection, int64_t timeout_ns, bool none_is_fine)
+struct core_lease *core_receive(struct core_connection *connection, int64_t timeout_ns,
+                                bool none_is_fine)
 {
     struct core_call call = {.connection = connection, .run = run_receive};
     struct core_lease *message;
@@ -50,8 +51,7 @@ PyObject *core_connection_read(PyObject *self, PyObject *ticket)
         return NULL;
     if (PyUnicode_Check(ticket))
         text = PyUnicode_AsUTF8(ticket);
-    if (PyUnicode_Check(ticket) ? !text
-                                : core_unsigned(ticket, "ticket", UINT64_MAX, &number) < 0)
+    if (PyUnicode_Check(ticket) ? !text : core_unsigned(ticket, "ticket", UINT64_MAX, &number) < 0)
         return NULL;
     box = core_box_take(connection);
     if (!box)
@@ -160,10 +160,11 @@ static PyObject *message_forward(PyObject *self, PyObject *const *args, Py_ssize
         core_timeout(values[3], &timeout_ns) < 0 || core_lease_held(message) < 0)
         return NULL;
     if (message->views > 0) {
-        core_raise_own(core_state_of(message), RINGSIDE_ESTATE,
-                       "%zd views of this message are alive and would outlive its lease; delete the "
-                       "arrays before forward(), or send() a copy",
-                       message->views);
+        core_raise_own(
+            core_state_of(message), RINGSIDE_ESTATE,
+            "%zd views of this message are alive and would outlive its lease; delete the "
+            "arrays before forward(), or send() a copy",
+            message->views);
         return NULL;
     }
     route = PyUnicode_AsUTF8(values[0]);
@@ -212,8 +213,9 @@ static PyObject *message_torch(PyObject *self, PyObject *const *args, Py_ssize_t
     view = core_view_create(message, (uint32_t)index);
     shape = view ? core_shape_tuple(tensor) : NULL;
     if (shape)
-        made = PyObject_CallMethod(state->support, "torch_tensor", "OIOO", view,
-                                   (unsigned)tensor->dtype, shape, values[1] ? values[1] : Py_False);
+        made =
+            PyObject_CallMethod(state->support, "torch_tensor", "OIOO", view,
+                                (unsigned)tensor->dtype, shape, values[1] ? values[1] : Py_False);
     Py_XDECREF(shape);
     Py_XDECREF(view);
     return made;
@@ -241,11 +243,12 @@ static PyObject *message_meta(PyObject *self, void *closure)
     if (!lease->metadata) {
         if (core_lease_held(lease) < 0)
             return NULL;
-        lease->metadata = PyBytes_FromStringAndSize(message->metadata_bytes ? message->metadata : "",
-                                                    (Py_ssize_t)message->metadata_bytes);
+        lease->metadata = PyBytes_FromStringAndSize(
+            message->metadata_bytes ? message->metadata : "", (Py_ssize_t)message->metadata_bytes);
         if (lease->metadata && message->metadata_kind == RINGSIDE_JSON)
-            Py_SETREF(lease->metadata, PyObject_CallMethod(core_state_of(lease)->support,
-                                                           "decode_metadata", "O", lease->metadata));
+            Py_SETREF(lease->metadata,
+                      PyObject_CallMethod(core_state_of(lease)->support, "decode_metadata", "O",
+                                          lease->metadata));
     }
     Py_XINCREF(lease->metadata);
     return lease->metadata;
@@ -298,7 +301,8 @@ static PyObject *message_origin(PyObject *self, void *closure)
 static PyMethodDef message_methods[] = {
     {"numpy", CORE_FUNCTION(core_lease_numpy), CORE_FAST,
      "numpy(i=0)\n--\n\nTensor i as a read-only numpy.ndarray; no copy. The lease lasts as long as it."},
-    {"arrays", message_arrays, METH_NOARGS, "arrays()\n--\n\nA list with numpy(i) of every tensor."},
+    {"arrays", message_arrays, METH_NOARGS,
+     "arrays()\n--\n\nA list with numpy(i) of every tensor."},
     {"buffer", CORE_FUNCTION(core_lease_buffer), CORE_FAST,
      "buffer(i=0)\n--\n\nTensor i as a read-only memoryview; bytes where the dtype has no letter."},
     {"torch", CORE_FUNCTION(message_torch), CORE_FAST,
@@ -344,10 +348,13 @@ static PyGetSetDef message_fields[] = {
     {NULL, NULL, NULL, NULL, NULL}};
 
 static PyType_Slot message_slots[] = {
-    {Py_tp_doc, "A received message. `with message:` releases it at the end and nacks it on an exception;\n"
-                "one that is dropped without either is nacked. Views keep the lease alive."},
-    {Py_tp_dealloc, core_lease_dealloc}, {Py_tp_methods, message_methods},
-    {Py_tp_getset, message_fields},      {Py_bf_getbuffer, core_lease_getbuffer},
+    {Py_tp_doc,
+     "A received message. `with message:` releases it at the end and nacks it on an exception;\n"
+     "one that is dropped without either is nacked. Views keep the lease alive."},
+    {Py_tp_dealloc, core_lease_dealloc},
+    {Py_tp_methods, message_methods},
+    {Py_tp_getset, message_fields},
+    {Py_bf_getbuffer, core_lease_getbuffer},
     {0, NULL}};
 
 PyType_Spec core_message_spec = {"ringside.Message", sizeof(struct core_lease), 0,
@@ -409,7 +416,8 @@ static void inbox_dealloc(PyObject *self)
 }
 
 static PyType_Slot inbox_slots[] = {
-    {Py_tp_doc, "Iterator over received messages; each is acknowledged when the next is asked for."},
+    {Py_tp_doc,
+     "Iterator over received messages; each is acknowledged when the next is asked for."},
     {Py_tp_dealloc, inbox_dealloc},
     {Py_tp_iter, PyObject_SelfIter},
     {Py_tp_iternext, inbox_next},

@@ -44,10 +44,11 @@ static int buffer_tensor(struct core_state *state, const Py_buffer *buffer,
     int code = format_dtype(buffer);
 
     if (code < 0) {
-        core_raise_own(state, RINGSIDE_EDTYPE,
-                       "items of format '%s' cannot travel; convert the array first, big-endian ones "
-                       "with array.astype(array.dtype.newbyteorder('<'))",
-                       buffer->format);
+        core_raise_own(
+            state, RINGSIDE_EDTYPE,
+            "items of format '%s' cannot travel; convert the array first, big-endian ones "
+            "with array.astype(array.dtype.newbyteorder('<'))",
+            buffer->format);
         return -1;
     }
     if (buffer->ndim > RINGSIDE_MAX_RANK) {
@@ -89,7 +90,8 @@ static int open_source(struct core_state *state, PyObject *item, struct source *
     bool is_lease = Py_TYPE(item) == state->message_type || Py_TYPE(item) == state->slot_type;
     uint32_t count;
 
-    if (!PyObject_CheckBuffer(item) || PyObject_GetBuffer(item, &source->buffer, PyBUF_FULL_RO) < 0) {
+    if (!PyObject_CheckBuffer(item) ||
+        PyObject_GetBuffer(item, &source->buffer, PyBUF_FULL_RO) < 0) {
         PyErr_Clear();
         return open_converted(state, item, source, tensor);
     }
@@ -191,8 +193,8 @@ static void close_sources(struct sending *sending)
     }
 }
 
-static int send_sources(struct core_connection *connection, const char *route, struct sending *sending,
-                        struct core_options *options, int64_t timeout_ns)
+static int send_sources(struct core_connection *connection, const char *route,
+                        struct sending *sending, struct core_options *options, int64_t timeout_ns)
 {
     int64_t deadline_ns = core_deadline(timeout_ns);
     struct core_lease *slot = core_loan(connection, sending->tensors, (size_t)sending->count,
@@ -241,7 +243,8 @@ PyObject *core_connection_send(PyObject *self, PyObject *const *args, Py_ssize_t
 /* loan([(shape, dtype), ...]) */
 static Py_ssize_t pairs(struct core_state *state, PyObject *list, struct ringside_tensor *tensors)
 {
-    Py_ssize_t count = PyList_Check(list) || PyTuple_Check(list) ? PySequence_Fast_GET_SIZE(list) : 0;
+    Py_ssize_t count =
+        PyList_Check(list) || PyTuple_Check(list) ? PySequence_Fast_GET_SIZE(list) : 0;
 
     if (count < 1 || count > RINGSIDE_MAX_TENSORS) {
         core_raise_own(state, RINGSIDE_ESHAPE,
@@ -253,11 +256,12 @@ static Py_ssize_t pairs(struct core_state *state, PyObject *list, struct ringsid
         PyObject *pair = PySequence_Fast_GET_ITEM(list, i);
 
         if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2) {
-            core_raise_own(state, RINGSIDE_ESHAPE,
-                           "item %zd is %R; it is a pair (shape, dtype)", i, pair);
+            core_raise_own(state, RINGSIDE_ESHAPE, "item %zd is %R; it is a pair (shape, dtype)", i,
+                           pair);
             return -1;
         }
-        if (core_tensor(state, PyTuple_GET_ITEM(pair, 0), PyTuple_GET_ITEM(pair, 1), &tensors[i]) < 0)
+        if (core_tensor(state, PyTuple_GET_ITEM(pair, 0), PyTuple_GET_ITEM(pair, 1), &tensors[i]) <
+            0)
             return -1;
     }
     return count;

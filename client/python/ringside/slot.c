@@ -8,8 +8,9 @@ static int run_loan(struct core_call *call, int64_t timeout_ns)
                          call->metadata_bytes, timeout_ns, &call->box->slot);
 }
 
-struct core_lease *core_loan(struct core_connection *connection, const struct ringside_tensor *tensors,
-                             size_t count, uint32_t metadata_bytes, int64_t timeout_ns)
+struct core_lease *core_loan(struct core_connection *connection,
+                             const struct ringside_tensor *tensors, size_t count,
+                             uint32_t metadata_bytes, int64_t timeout_ns)
 {
     struct core_call call = {.connection = connection,
                              .run = run_loan,
@@ -67,7 +68,8 @@ int core_slot_send(struct core_lease *slot, const char *route, struct ringside_o
     return -1;
 }
 
-static PyObject *slot_send(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames)
+static PyObject *slot_send(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                           PyObject *kwnames)
 {
     static const struct core_signature signature = {
         "send", 1, 7, {"route", "ttl", "meta", "timeout", "stream", "sequence", "trace"}};
@@ -208,10 +210,13 @@ static PyGetSetDef slot_fields[] = {
     {NULL, NULL, NULL, NULL, NULL}};
 
 static PyType_Slot slot_slots[] = {
-    {Py_tp_doc, "A loaned slot of shared memory: write its tensors, then send(), share() or abandon().\n\n"
-                "As a context manager it is abandoned at the end unless it was sent or shared."},
-    {Py_tp_dealloc, core_lease_dealloc}, {Py_tp_methods, slot_methods},
-    {Py_tp_getset, slot_fields},         {Py_bf_getbuffer, core_lease_getbuffer},
+    {Py_tp_doc,
+     "A loaned slot of shared memory: write its tensors, then send(), share() or abandon().\n\n"
+     "As a context manager it is abandoned at the end unless it was sent or shared."},
+    {Py_tp_dealloc, core_lease_dealloc},
+    {Py_tp_methods, slot_methods},
+    {Py_tp_getset, slot_fields},
+    {Py_bf_getbuffer, core_lease_getbuffer},
     {0, NULL}};
 
 PyType_Spec core_slot_spec = {"ringside.Slot", sizeof(struct core_lease), 0, Py_TPFLAGS_DEFAULT,

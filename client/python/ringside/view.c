@@ -38,12 +38,11 @@ static void view_dealloc(PyObject *self)
 static const char *letter(unsigned dtype)
 {
     static const char *const letters[CORE_DTYPES] = {
-        [RINGSIDE_BOOL] = "?",       [RINGSIDE_UINT8] = "B",      [RINGSIDE_UINT16] = "H",
-        [RINGSIDE_UINT32] = "I",     [RINGSIDE_UINT64] = "L",     [RINGSIDE_INT8] = "b",
-        [RINGSIDE_INT16] = "h",      [RINGSIDE_INT32] = "i",      [RINGSIDE_INT64] = "l",
-        [RINGSIDE_FLOAT16] = "e",    [RINGSIDE_FLOAT32] = "f",    [RINGSIDE_FLOAT64] = "d",
-        [RINGSIDE_COMPLEX64] = "Zf", [RINGSIDE_COMPLEX128] = "Zd",
-        [RINGSIDE_BYTES] = "B"};
+        [RINGSIDE_BOOL] = "?",       [RINGSIDE_UINT8] = "B",       [RINGSIDE_UINT16] = "H",
+        [RINGSIDE_UINT32] = "I",     [RINGSIDE_UINT64] = "L",      [RINGSIDE_INT8] = "b",
+        [RINGSIDE_INT16] = "h",      [RINGSIDE_INT32] = "i",       [RINGSIDE_INT64] = "l",
+        [RINGSIDE_FLOAT16] = "e",    [RINGSIDE_FLOAT32] = "f",     [RINGSIDE_FLOAT64] = "d",
+        [RINGSIDE_COMPLEX64] = "Zf", [RINGSIDE_COMPLEX128] = "Zd", [RINGSIDE_BYTES] = "B"};
 
     return dtype < CORE_DTYPES ? letters[dtype] : NULL;
 }
