@@ -240,10 +240,8 @@ static int drop_oldest(struct ringside *connection, struct outgoing *outgoing)
 
 static int fail_route(struct ringside *connection, const struct outgoing *outgoing, int error)
 {
-    if (error == -RINGSIDE_E_FULL || error == -RINGSIDE_E_TIMEOUT)
-        return fail(connection, error, "an inbox of route \"%s\" is full: its consumers are slower",
-                    outgoing->route->name);
-    return error;
+    return fail(connection, error, "an inbox of route \"%s\" is full: its consumers are slower",
+                outgoing->route->name);
 }
 
 static void pause_for(int64_t time_ns)
@@ -288,8 +286,10 @@ static int reserve_slowly(struct ringside *connection, struct outgoing *outgoing
         if (error != -RINGSIDE_E_FULL && error != -RINGSIDE_E_UNAVAILABLE)
             return error;
         int64_t left_ns = time_left(deadline_ns);
+        if (left_ns == 0 && full != NULL)
+            return fail_route(connection, outgoing, -RINGSIDE_E_TIMEOUT);
         if (left_ns == 0)
-            return timeout_ns != 0 && full != NULL ? -RINGSIDE_E_TIMEOUT : error;
+            return fail(connection, -RINGSIDE_E_TIMEOUT, "%s", ringside_explain(connection));
         if (full != NULL) {
             wait_for_room(connection, full, left_ns, left_ns < 0 || left_ns > spin_ns ? spin_ns : 0);
         } else {
@@ -321,7 +321,7 @@ int outgoing_reserve(struct ringside *connection, struct outgoing *outgoing, int
     default:
         break;
     }
-    return error < 0 ? fail_route(connection, outgoing, error) : 0;
+    return error == -RINGSIDE_E_FULL ? fail_route(connection, outgoing, error) : error;
 }
 
 static uint64_t data_bytes(const struct rs_message *message)

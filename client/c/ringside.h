@@ -163,10 +163,11 @@ int ringside_fd(struct ringside *connection);
  * -RINGSIDE_ETIMEOUT (or -RINGSIDE_EFULL with timeout 0) when none became free; -RINGSIDE_ETOO_BIG, -RINGSIDE_ESHAPE, -RINGSIDE_EDTYPE. */
 int ringside_loan(struct ringside *connection, const struct ringside_tensor *tensors, size_t count,
                   uint32_t metadata_bytes, int64_t timeout_ns, struct ringside_slot *slot);
-/* Publishes on a route; the slot is spent. options may be NULL. On any error the slot is still the caller's, unless it says
+/* Publishes on a route; the slot is spent. A route whose next stage is not connected yet is -RINGSIDE_EUNAVAILABLE, or is
+ * waited for like a full inbox (-RINGSIDE_ETIMEOUT) when it blocks. options may be NULL. On any error the slot is still the caller's, unless it says
  * -RINGSIDE_ESTATE. The shape of the last tensor may be made smaller between loan and send. -RINGSIDE_ENO_ROUTE;
  * -RINGSIDE_EFULL (at once) or -RINGSIDE_ETIMEOUT (after waiting) when an inbox of the route has no room;
- * -RINGSIDE_EUNAVAILABLE while a stage of the route is not connected; -RINGSIDE_EINVALID for the options. */
+ * -RINGSIDE_EINVALID for the options. */
 int ringside_send(struct ringside *connection, struct ringside_slot *slot, const char *route,
                   const struct ringside_options *options);
 /* Publishes for reading by ticket: `readers` reads (1..255), or until freed with 0; always with a time to live. */

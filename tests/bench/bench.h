@@ -177,5 +177,7 @@ int bench_wake(struct bench *bench, double *out);
 int bench_control(struct bench *bench, double *out);
 int bench_counts(struct bench *bench, double *out);
 int bench_busy(struct bench *bench, double *out);
+int bench_lines(struct bench *bench, double *out);
+int bench_handoff_alone(struct bench *bench, double *out);
 
 #endif

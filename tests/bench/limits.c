@@ -124,7 +124,7 @@ static int uds_round(struct bench *bench, int side, void *ctx)
 
 static int uds_side(struct bench *bench, int side, void *arg)
 {
-    struct bench_plan plan = {.warmup = 1000, .batches = bench_scaled(bench, 200), .per_batch = 50};
+    struct bench_plan plan = {.warmup = 1000, .singles = bench_scaled(bench, 10000)};
     return bench_rounds(bench, side, &plan, uds_round, (int *)arg + side);
 }
 
@@ -136,7 +136,7 @@ int bench_uds_echo(struct bench *bench, double *out)
     int rc = bench_fork(bench, 2, uds_side, fds);
     close(fds[0]);
     close(fds[1]);
-    out[0] = bench_batch_p50(bench);
+    out[0] = bench_single_percentile(bench, 50);
     return rc;
 }
 

@@ -2,6 +2,7 @@
 /* One side of a hand-off through libringside, and the run of two sides between two sidecars. */
 #include "tests/bench/link.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +18,26 @@ static int loan(struct bench *bench, struct link *link, struct ringside_slot *sl
     return 0;
 }
 
+/* One tensor is all that a slot here has: the other 63 would only take up cache. */
+static int make_slots(struct bench *bench, struct link *link, uint32_t count)
+{
+    size_t bytes = offsetof(struct ringside_slot, tensors) + sizeof(struct ringside_tensor);
+
+    bytes = (bytes + BENCH_LINE - 1) / BENCH_LINE * BENCH_LINE;
+    link->slots = aligned_alloc(BENCH_LINE, (count + 1) * bytes);
+    link->held = calloc(count + 1, sizeof *link->held);
+    if (link->slots == NULL || link->held == NULL)
+        return bench_fail(bench, "no memory for %u slots", count);
+    for (uint32_t i = 0; i < count; i++) {
+        link->held[i] = (void *)((uint8_t *)link->slots + (i + 1) * bytes);
+        if (loan(bench, link, link->held[i]) < 0)
+            return -1;
+    }
+    link->slot = link->slots;
+    link->held_count = count;
+    return 0;
+}
+
 int link_open(struct bench *bench, const struct experiment *experiment, int side, struct link *link)
 {
     memset(link, 0, sizeof *link);
@@ -25,45 +46,76 @@ int link_open(struct bench *bench, const struct experiment *experiment, int side
         return -1;
     link->tensor = (struct ringside_tensor){
         .dtype = RINGSIDE_UINT8, .rank = 1, .shape = {experiment->bytes}};
-    if (experiment->held_count == 0)
-        return 0;
-    link->held = calloc(experiment->held_count, sizeof *link->held);
-    if (link->held == NULL)
-        return bench_fail(bench, "no memory for %u slots", experiment->held_count);
-    for (; link->held_count < experiment->held_count; link->held_count++) {
-        if (loan(bench, link, &link->held[link->held_count]) < 0)
-            return -1;
-    }
-    return 0;
+    return make_slots(bench, link, experiment->held_count);
 }
 
 void link_close(struct link *link)
 {
     ringside_close(link->rs);
     free(link->held);
+    free(link->slots);
+}
+
+/* With loans held: sends the one loaned longest ago and keeps the new one in its place. */
+static struct ringside_slot *swap_oldest(struct link *link)
+{
+    struct ringside_slot *oldest = link->held[link->turn];
+
+    link->held[link->turn] = link->slot;
+    link->slot = oldest;
+    link->turn = (link->turn + 1) % link->held_count;
+    return oldest;
 }
 
 int link_send(struct bench *bench, struct link *link)
 {
     static const struct ringside_options options = {.timeout_ns = WAIT_NS};
-    struct ringside_slot *slot = &link->slot;
+    struct ringside_slot *slot = link->slot;
 
     if (loan(bench, link, slot) < 0)
         return -1;
-    if (link->held != NULL) {
-        struct ringside_slot *oldest = &link->held[link->turn];
-
-        /* 1.5 KiB of a slot are in use at most when it has one tensor; the rest stays behind. */
-        struct ringside_slot *const swapped[2] = {slot, oldest};
-        struct ringside_slot kept = *swapped[0];
-        *swapped[0] = *swapped[1];
-        *swapped[1] = kept;
-        link->turn = (link->turn + 1) % link->held_count;
-    }
+    if (link->held_count > 0)
+        slot = swap_oldest(link);
     volatile uint8_t *data = slot->tensors[0].data;
     data[0] = link->mark;
     data[slot->tensors[0].bytes - 1] = link->mark;
     if (ringside_send(link->rs, slot, "other", &options) < 0)
         return explain(bench, link, "send");
     return 0;
+}
+
+int link_receive(struct bench *bench, struct link *link)
+{
+    struct ringside_message *message = &link->message;
+
+    if (ringside_receive(link->rs, message, WAIT_NS) < 0)
+        return explain(bench, link, "receive");
+    const volatile uint8_t *data = message->tensors[0].data;
+    uint8_t first = data[0], last = data[message->tensors[0].bytes - 1];
+    if (ringside_release(link->rs, message) < 0)
+        return explain(bench, link, "release");
+    if (first != link->mark || last != link->mark)
+        return bench_fail(bench, "wrong bytes");
+    return 0;
+}
+
+int link_round(struct bench *bench, int side, void *ctx)
+{
+    struct link *link = ctx;
+
+    link->mark++;
+    if (side == 0)
+        return link_send(bench, link) < 0 ? -1 : link_receive(bench, link);
+    return link_receive(bench, link) < 0 ? -1 : link_send(bench, link);
+}
+
+int link_run(struct bench *bench, struct experiment *experiment, bench_side *side, const char *ring,
+             const char *clients)
+{
+    int rc = bench_stages_start(bench, &experiment->stages, ring, clients);
+
+    if (rc == 0)
+        rc = bench_fork(bench, 2, side, experiment);
+    bench_stages_stop(&experiment->stages);
+    return rc;
 }

@@ -12,10 +12,11 @@ struct link {
     struct ringside *rs;
     struct ringside_tensor tensor;
     uint8_t mark;                   /* what the next payload begins and ends with */
-    struct ringside_slot slot;
+    struct ringside_slot *slot;     /* what the next loan fills */
     struct ringside_message message;
-    struct ringside_slot *held;     /* cold: loans that are sent in turn, each replaced by the next loan; or NULL */
+    struct ringside_slot **held;    /* loans that are sent in turn, each replaced by the next loan; or NULL */
     uint32_t held_count, turn;
+    void *slots;                    /* where all these slots are, owned */
 };
 
 /* What both sides of one measurement get. */

@@ -446,7 +446,7 @@ static void client_peer_not_connected(void **state)
     (void)state;
     fake_unlinked_peers = true;
     loan_bytes(a, 1);
-    assert_int_equal(ringside_send(a, &slot, "1", &options), -RINGSIDE_EUNAVAILABLE);
+    assert_int_equal(ringside_send(a, &slot, "1", &options), -RINGSIDE_ETIMEOUT);
     fake_unlinked_peers = false;
     options.timeout_ns = 2000 * MS;
     OK(ringside_send(a, &slot, "1", &options));

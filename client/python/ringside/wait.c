@@ -95,7 +95,9 @@ int core_wait(struct core_call *call, int64_t timeout_ns)
     int rc = call->run(call, 0);
     int64_t deadline_ns;
 
-    if ((rc != -RINGSIDE_ETIMEOUT && rc != -RINGSIDE_EFULL) || timeout_ns == 0)
+    /* Unavailable: a stage that is not connected yet, for which a route that blocks waits. */
+    if ((rc != -RINGSIDE_ETIMEOUT && rc != -RINGSIDE_EFULL && rc != -RINGSIDE_EUNAVAILABLE) ||
+        timeout_ns == 0)
         return rc;
     for (deadline_ns = core_deadline(timeout_ns);;) {
         int64_t left_ns = core_left(deadline_ns);
