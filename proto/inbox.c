@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "proto/err.h"
+#include "proto/failpoint.h"
 #include "proto/wait.h"
 
 void rs_inbox_init(struct rs_inbox *inbox, struct rs_ring *owner, int event_fd)
@@ -107,8 +108,10 @@ void rs_inbox_overflow(struct rs_inbox *inbox)
     uint32_t value = rs_load_relaxed(overflow);
 
     /* An RMW with a new sequence also when it is set: whoever clears it must have walked after us. */
+    RS_FAILPOINT(overflow_before);
     while (!rs_cas_seq_cst(overflow, &value, (value + RS_OVERFLOW_STEP) | RS_OVERFLOW_SET))
         ;
+    RS_FAILPOINT(overflow_set);
     rs_wait_wake(&inbox->shared->not_empty, inbox->event_fd);
 }
 
@@ -143,8 +146,10 @@ static bool clear_stale(struct rs_inbox *inbox, uint64_t tail, uint64_t cell)
 
     if (ring == NULL || cell_takeable(inbox, ring, cell, &word))
         return false;
+    RS_FAILPOINT(push_stale);
     if (clear_cell(inbox, tail, cell))
         help_head(inbox, tail - inbox->cell_count, tail - inbox->cell_count + 1);
+    RS_FAILPOINT(push_stale_cleared);
     /* Its word may have become takeable between our look and the clear, and now lacks a cell. */
     if (cell_takeable(inbox, ring, cell, &word))
         rs_inbox_overflow(inbox);
@@ -164,9 +169,12 @@ int rs_inbox_push(struct rs_inbox *inbox, unsigned ring_number, uint32_t slot, u
         if (ahead == 0 && !full) {
             uint64_t next = rs_cell(true, lap_of(inbox, tail), ring_number, slot, delivery);
 
+            RS_FAILPOINT(push_before);
             if (!rs_cas_seq_cst(cell_at(inbox, tail), &cell, next))
                 continue;
+            RS_FAILPOINT(push_after);
             rs_store_relaxed(&inbox->shared->tail, tail + 1);
+            RS_FAILPOINT(push_tail);
             rs_wait_wake(&inbox->shared->not_empty, inbox->event_fd);
             return 0;
         }
@@ -211,8 +219,11 @@ static bool consume_cell(struct rs_inbox *inbox, struct rs_ring *ring, uint64_t 
     rs_prefetch_write(cell_at(inbox, position));
     bool taken = take_cell(inbox, ring, cell, lease);
 
+    RS_FAILPOINT(clear_before);
     clear_cell(inbox, position, cell);
+    RS_FAILPOINT(clear_after);
     help_head(inbox, position, position + 1);
+    RS_FAILPOINT(clear_head);
     /* Not takeable, or lost: it may be takeable again (a nack, a new message in the slot) and then has no cell. */
     return taken || take_cell(inbox, ring, cell, lease);
 }
@@ -229,6 +240,16 @@ static bool take_from_ring(struct rs_inbox *inbox, unsigned number, struct rs_ri
         }
     }
     return false;
+}
+
+/* Of several rings that are not mapped here, the next after the one that was given last: one that cannot be had must not
+ * hide another. */
+static void note_unmapped(struct rs_inbox *inbox, int *unmapped, unsigned number)
+{
+    uint32_t asked = rs_load_relaxed(&inbox->asked);
+
+    if (*unmapped < 0 || ((number - asked - 1) & 0xff) < (((unsigned)*unmapped - asked - 1) & 0xff))
+        *unmapped = (int)number;
 }
 
 static bool ring_is_known(const struct rs_inbox *inbox, unsigned number)
@@ -253,11 +274,13 @@ static bool take_overflowed(struct rs_inbox *inbox, struct rs_lease *lease, int 
                 return true;
         } else if (ring_is_known(inbox, number)) {
             complete = false;
-            *unmapped = (int)number;
+            note_unmapped(inbox, unmapped, number);
         }
     }
+    RS_FAILPOINT(overflow_clear_before);
     if (complete)
         rs_cas_seq_cst(&inbox->shared->overflow, &value, value & ~RS_OVERFLOW_SET);
+    RS_FAILPOINT(overflow_clear_after);
     return false;
 }
 
@@ -285,13 +308,15 @@ int rs_inbox_take(struct rs_inbox *inbox, struct rs_lease *lease, int *unmapped)
             break;
         struct rs_ring *ring = ring_of(inbox, rs_cell_ring(cell));
         if (ring == NULL)
-            *unmapped = (int)rs_cell_ring(cell); /* never clear what you cannot judge */
+            note_unmapped(inbox, unmapped, rs_cell_ring(cell)); /* never clear what you cannot judge */
         else if (consume_cell(inbox, ring, position, cell, lease))
             return 1;
         position++;
     }
     if (take_overflowed(inbox, lease, unmapped))
         return 1;
+    if (*unmapped >= 0)
+        rs_store_relaxed(&inbox->asked, (uint32_t)*unmapped);
     return wrong_hint || (round == inbox->cell_count + 2 && *unmapped < 0) ? -RINGSIDE_E_INTERNAL : 0;
 }
 
@@ -313,14 +338,17 @@ bool rs_inbox_drop_oldest(struct rs_inbox *inbox, unsigned ring_number)
             continue;
         uint64_t done = rs_delivery(rs_delivery_generation(word), 0, rs_delivery_destination(word),
                                     rs_delivery_attempts(word), RS_DONE);
+        RS_FAILPOINT(drop_before);
         if (!rs_cas_seq_cst(&ring->slots[rs_cell_slot(cell)].delivery[rs_cell_delivery(cell)], &word,
                             done))
             continue;
+        RS_FAILPOINT(drop_after);
         /* A stale cell would lead to the slot's next, newest message, which would be dropped first. */
         if (clear_cell(inbox, position, cell))
             help_head(inbox, position, position + 1);
         if (cell_takeable(inbox, ring, cell, &word))
             rs_inbox_overflow(inbox);
+        RS_FAILPOINT(drop_cleared);
         rs_ring_free_check(ring, rs_cell_slot(cell));
         return true;
     }
@@ -349,6 +377,7 @@ static void clear_beyond(struct rs_inbox *inbox, uint64_t near, uint64_t next)
         if ((cell & RS_CELL_FULL) != 0 && position > next)
             cleared |= clear_cell(inbox, position, cell);
     }
+    RS_FAILPOINT(hints_cells_cleared);
     if (cleared)
         rs_inbox_overflow(inbox);
 }
@@ -375,7 +404,9 @@ void rs_inbox_rebuild_hints(struct rs_inbox *inbox)
     if (first > next)
         first = next;
     rs_cas_relaxed(&inbox->shared->head, &head, first);
+    RS_FAILPOINT(hints_head);
     rs_cas_relaxed(&inbox->shared->tail, &tail, next);
+    RS_FAILPOINT(hints_tail);
 }
 
 bool rs_inbox_mend_hints(struct rs_inbox *inbox)

@@ -16,6 +16,7 @@ struct rs_inbox {
     uint32_t depth;                            /* limit for rs_inbox_has_room */
     int event_fd;                              /* the inbox's eventfd, or -1; not owned */
     rs_word head_seen;                         /* private: head as last loaded, for the depth check */
+    rs_word32 asked;                           /* private: number that *unmapped gave last */
     _Atomic(struct rs_ring *) rings[RS_MAX_RINGS]; /* mapped rings by number; NULL: cannot be judged here */
     uint16_t destination[RS_MAX_RINGS];        /* index of this inbox in that ring's destination table */
     uint16_t holder[RS_MAX_RINGS];             /* client number that takes from that ring */
@@ -37,8 +38,8 @@ uint32_t rs_inbox_depth_now(const struct rs_inbox *inbox);
  * -RINGSIDE_E_INTERNAL when hints are hostile (overflow is set then, too). */
 int rs_inbox_push(struct rs_inbox *inbox, unsigned ring_number, uint32_t slot, unsigned delivery);
 
-/* Takes the next message. 1: *lease is held. 0: nothing that can be judged; *unmapped is then a ring number seen in
- * a cell that is not mapped here, or -1. -RINGSIDE_E_INTERNAL after N + 2 rounds. Expired messages are the caller's affair. */
+/* Takes the next message. 1: *lease is held. 0: nothing that can be judged; *unmapped is then the number of a ring whose
+ * messages may be here and which is not mapped, or -1; several such rings take turns, one a call. -RINGSIDE_E_INTERNAL after N + 2 rounds. Expired messages are the caller's affair. */
 int rs_inbox_take(struct rs_inbox *inbox, struct rs_lease *lease, int *unmapped);
 
 /* drop-oldest: ends the oldest queued message of `ring` here. True when one was dropped. */

@@ -3,6 +3,7 @@
 #include "proto/ring.h"
 
 #include "proto/err.h"
+#include "proto/failpoint.h"
 #include "proto/wait.h"
 
 /* A class of this size or more is allocated newest first: its body is worth more warm than its record is worth uncontended. */
@@ -37,7 +38,9 @@ void rs_ring_mark_free(struct rs_ring *ring, uint32_t slot)
     rs_word *summary = words + bitmap_words(ring, (unsigned)index);
 
     set_bit(&words[bit / 64], UINT64_C(1) << bit % 64);
+    RS_FAILPOINT(free_bit);
     set_bit(&summary[bit / 4096], UINT64_C(1) << bit / 64 % 64);
+    RS_FAILPOINT(free_summary);
 }
 
 static void remember(struct rs_ring *ring, uint32_t slot)
@@ -59,8 +62,10 @@ static bool try_loan(struct rs_ring *ring, uint32_t slot, uint16_t owner, struct
 
     if (rs_state_phase(state) != RS_FREE)
         return false;
+    RS_FAILPOINT(loan_before);
     if (!rs_cas_acq_rel(word, &state, rs_state(generation, owner, RS_LOANED, 0)))
         return false;
+    RS_FAILPOINT(loan_after);
     loan->slot = slot;
     loan->generation = generation;
     return true;
@@ -204,10 +209,12 @@ int rs_ring_abandon(struct rs_ring *ring, uint16_t owner, const struct rs_loan *
 {
     uint64_t state = rs_state(loan->generation, owner, RS_LOANED, 0);
 
+    RS_FAILPOINT(abandon_before);
     if (loan->slot >= ring->layout.slot_count ||
         !rs_cas_seq_cst(&ring->slots[loan->slot].state, &state,
                         rs_state(loan->generation, 0, RS_FREE, 0)))
         return -RINGSIDE_E_STATE;
+    RS_FAILPOINT(abandon_after);
     remember(ring, loan->slot);
     rs_ring_announce_free(ring, loan->slot);
     return 0;
@@ -225,16 +232,20 @@ void rs_ring_prepare(struct rs_ring *ring, const struct rs_loan *loan, const uin
                          rs_delivery(loan->generation, 0, destinations[i], 0, RS_QUEUED));
     for (unsigned i = count; i < RS_MAX_DELIVERIES; i++)
         rs_store_relaxed(&slot->delivery[i], rs_delivery(loan->generation, 0, 0, 0, RS_NONE));
+    RS_FAILPOINT(prepare_words);
     rs_store_relaxed(&slot->readers, readers);
+    RS_FAILPOINT(prepare_readers);
 }
 
 int rs_ring_seal(struct rs_ring *ring, uint16_t owner, const struct rs_loan *loan, unsigned flags)
 {
     uint64_t state = rs_state(loan->generation, owner, RS_LOANED, 0);
 
+    RS_FAILPOINT(seal_before);
     if (!rs_cas_acq_rel(&ring->slots[loan->slot].state, &state,
                         rs_state(loan->generation, 0, RS_SEALED, (uint8_t)flags)))
         return -RINGSIDE_E_STATE;
+    RS_FAILPOINT(seal_after);
     remember(ring, loan->slot);
     return 0;
 }

@@ -3,6 +3,7 @@
 #include "proto/ring.h"
 
 #include "proto/err.h"
+#include "proto/failpoint.h"
 
 static bool can_free(uint64_t readers)
 {
@@ -21,6 +22,7 @@ bool rs_ring_readers_are_done(struct rs_slot *slot, uint32_t generation)
             return (readers & RS_READERS_BITS) == 0;
         if (!can_free(readers))
             return false;
+        RS_FAILPOINT(retire_before);
         if (rs_cas_seq_cst(&slot->readers, &readers, readers | RS_READERS_RETIRED))
             return true;
     }
@@ -61,12 +63,15 @@ int rs_ring_read_begin(struct rs_ring *ring, unsigned reader, const struct rs_ti
             return -RINGSIDE_E_STALE_TICKET;
         if (readers & bit)
             return -RINGSIDE_E_STATE;
+        RS_FAILPOINT(read_begin_before);
     } while (!rs_cas_seq_cst(&slot->readers, &readers, readers | bit));
 
+    RS_FAILPOINT(read_begin_after);
     uint64_t state = rs_load_seq_cst(&slot->state);
     *generation = rs_state_generation(state);
     if (names(ticket, state))
         return 0;
+    RS_FAILPOINT(read_undo);
     rs_ring_read_end(ring, reader, (uint32_t)index, ticket->generation, false);
     return -RINGSIDE_E_STALE_TICKET;
 }
@@ -86,7 +91,9 @@ static bool end_reading(struct rs_slot *slot, uint64_t bit, bool counted, bool f
             *after &= ~(RS_READERS_LEFT_MASK | RS_READERS_KEPT);
         if (free || can_free(*after))
             *after |= RS_READERS_RETIRED;
+        RS_FAILPOINT(read_end_before);
     } while (!rs_cas_seq_cst(&slot->readers, &readers, *after));
+    RS_FAILPOINT(read_end_after);
     return true;
 }
 
@@ -109,6 +116,7 @@ int rs_ring_ticket_free(struct rs_ring *ring, unsigned reader, const struct rs_t
 
     if (rc < 0)
         return rc;
+    RS_FAILPOINT(ticket_free_begun);
     if (end_reading(&ring->slots[ticket->slot], UINT64_C(1) << reader, false, true, &after) &&
         (after & RS_READERS_BITS) == 0)
         rs_ring_free_check(ring, ticket->slot);

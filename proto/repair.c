@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "proto/err.h"
+#include "proto/failpoint.h"
 #include "proto/tensor.h"
 #include "proto/wait.h"
 
@@ -51,8 +52,10 @@ static void sweep_delivery(struct rs_repair *repair, uint32_t slot, unsigned ind
                                 attempts < RS_MAX_ATTEMPTS ? attempts : RS_MAX_ATTEMPTS,
                                 over ? RS_DONE : RS_QUEUED);
 
+    RS_FAILPOINT(sweep_delivery_before);
     if (!rs_cas_seq_cst(delivery, &word, next))
         return;
+    RS_FAILPOINT(sweep_delivery_after);
     if (over)
         repair->dead_lettered++;
     else
@@ -80,6 +83,7 @@ static void sweep_slot(struct rs_repair *repair, uint32_t slot, uint16_t client,
         if (rs_load_seq_cst(&record->readers) & bit)
             rs_fetch_and_seq_cst(&record->readers, ~bit);
     }
+    RS_FAILPOINT(sweep_reader);
     rs_ring_free_check(repair->ring, slot);
 }
 
@@ -145,9 +149,11 @@ static void suspect(struct rs_repair *repair, uint32_t slot, uint64_t state)
         repair->suspect[slot] = state;
         return;
     }
+    RS_FAILPOINT(quarantine_before);
     if (rs_cas_seq_cst(word, &state,
                        rs_state(rs_state_generation(state), 0, RS_QUARANTINED, 0)))
         repair->quarantined++;
+    RS_FAILPOINT(quarantine_after);
     repair->suspect[slot] = 0;
 }
 
@@ -263,8 +269,10 @@ static void push_missing(struct rs_repair *repair, struct slice *slice)
         }
         if (slice->found[i])
             continue;
+        RS_FAILPOINT(audit_push_before);
         rs_inbox_push(repair->inboxes[destination], repair->ring_number[destination],
                       slice->first + i / RS_MAX_DELIVERIES, i % RS_MAX_DELIVERIES);
+        RS_FAILPOINT(audit_push_after);
         repair->pushed++;
     }
 }
@@ -319,10 +327,14 @@ void rs_repair_adopt(struct rs_repair *repair)
     struct rs_ring *ring = repair->ring;
     struct rs_superblock *superblock = (struct rs_superblock *)ring->control;
 
+    RS_FAILPOINT(adopt_before);
     rs_fetch_add_relaxed(&superblock->epoch, 1);
+    RS_FAILPOINT(adopt_epoch);
     rs_store_relaxed(&ring->layout.epoch, rs_load_relaxed(&superblock->epoch));
     rs_repair_hints(repair);
+    RS_FAILPOINT(adopt_hints);
     /* The old sidecar's own reader bit, before this one frees any ticket. */
     for (uint32_t i = 0; i < ring->layout.slot_count; i++)
         rs_fetch_and_seq_cst(&ring->slots[i].readers, ~UINT64_C(1));
+    RS_FAILPOINT(adopt_readers);
 }

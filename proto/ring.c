@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "proto/err.h"
+#include "proto/failpoint.h"
 #include "proto/layout.h"
 #include "proto/wait.h"
 
@@ -138,6 +139,7 @@ void rs_ring_bell(struct rs_ring *ring)
     /* Rung already: the sidecar clears the word before it looks, so it will see what we mean. */
     if (rs_fetch_or_seq_cst(&ring->shared->bell, 1) == 0)
         rs_event_write(ring->bell_fd);
+    RS_FAILPOINT(bell_rung);
 }
 
 bool rs_ring_bell_clear(struct rs_ring *ring)
@@ -167,8 +169,10 @@ bool rs_ring_take(struct rs_ring *ring, uint32_t slot, unsigned delivery, uint64
     uint64_t held = rs_delivery(rs_delivery_generation(word), holder, rs_delivery_destination(word),
                                 rs_delivery_attempts(word), RS_HELD);
 
+    RS_FAILPOINT(take_before);
     if (!rs_cas_seq_cst(&ring->slots[slot].delivery[delivery], &word, held))
         return false;
+    RS_FAILPOINT(take_after);
     *lease = (struct rs_lease){
         .ring = ring,
         .word = held,
@@ -198,9 +202,11 @@ static uint64_t lease_word(const struct rs_lease *lease, unsigned destination, u
 
 int rs_ring_release(const struct rs_lease *lease)
 {
+    RS_FAILPOINT(release_before);
     int rc = leave_held(lease, lease_word(lease, rs_delivery_destination(lease->word),
                                           rs_delivery_attempts(lease->word), RS_DONE));
 
+    RS_FAILPOINT(release_after);
     if (rc == 0)
         rs_ring_free_check(lease->ring, lease->slot);
     return rc;
@@ -213,7 +219,9 @@ int rs_ring_nack(const struct rs_lease *lease, unsigned limit)
     bool over = attempts + 1 >= limit || attempts + 1 > RS_MAX_ATTEMPTS;
 
     attempts = attempts < RS_MAX_ATTEMPTS ? attempts + 1 : RS_MAX_ATTEMPTS;
+    RS_FAILPOINT(nack_before);
     int rc = leave_held(lease, lease_word(lease, destination, attempts, over ? RS_DONE : RS_QUEUED));
+    RS_FAILPOINT(nack_after);
     if (rc < 0)
         return rc;
     if (over)
@@ -245,15 +253,19 @@ int rs_ring_forward(const struct rs_lease *lease, const uint16_t *destinations, 
     if (rs_load_seq_cst(&lease->ring->slots[lease->slot].delivery[lease->delivery]) != lease->word)
         return -RINGSIDE_E_STATE;
     for (unsigned i = 0; i + 1 < count; i++) {
+        RS_FAILPOINT(forward_word_before);
         int index = queue_above(lease, above, destinations[i]);
 
+        RS_FAILPOINT(forward_word_after);
         if (index < 0)
             return (int)i;
         deliveries[i] = (uint8_t)index;
         above = (unsigned)index + 1;
     }
     deliveries[count - 1] = lease->delivery;
+    RS_FAILPOINT(forward_own_before);
     int rc = leave_held(lease, lease_word(lease, destinations[count - 1], 0, RS_QUEUED));
+    RS_FAILPOINT(forward_own_after);
     return rc < 0 ? rc : (int)count;
 }
 
@@ -262,8 +274,10 @@ bool rs_ring_expire(struct rs_ring *ring, uint32_t slot, unsigned delivery, uint
     uint64_t done = rs_delivery(rs_delivery_generation(word), 0, rs_delivery_destination(word),
                                 rs_delivery_attempts(word), RS_DONE);
 
+    RS_FAILPOINT(expire_before);
     if (!rs_cas_seq_cst(&ring->slots[slot].delivery[delivery], &word, done))
         return false;
+    RS_FAILPOINT(expire_after);
     rs_ring_free_check(ring, slot);
     return true;
 }
@@ -287,8 +301,10 @@ bool rs_ring_free_check(struct rs_ring *ring, uint32_t slot)
         if (rs_delivery_generation(word) == generation && (phase == RS_QUEUED || phase == RS_HELD))
             return false;
     }
+    RS_FAILPOINT(free_before);
     if (!rs_cas_seq_cst(&record->state, &state, rs_state(generation, 0, RS_FREE, 0)))
         return false;
+    RS_FAILPOINT(free_after);
     rs_ring_announce_free(ring, slot);
     return true;
 }

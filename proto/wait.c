@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "proto/failpoint.h"
 #include "proto/ring_layout.h"
 
 static long futex(rs_word32 *word, int operation, uint32_t value, const struct timespec *timeout)
@@ -40,6 +41,7 @@ uint32_t rs_wait_arm(rs_word32 *word, uint32_t bits)
     /* An RMW also when the bits are set already: the sleeper's half of the Dekker pair. */
     while (!rs_cas_seq_cst(word, &value, value | bits))
         ;
+    RS_FAILPOINT(wait_armed);
     return value | bits;
 }
 
@@ -80,7 +82,9 @@ void rs_wait_wake(rs_word32 *word, int event_fd)
     /* The CAS fails when another waker was first (then nothing is armed), or when a second sleeper armed its bit: that
      * one looks again, but may wait for something else than the first, so the first is woken all the same. */
     while ((value & RS_WAIT_ARMED) != 0) {
+        RS_FAILPOINT(wake_before);
         if (rs_cas_seq_cst(word, &value, (value + RS_WAIT_STEP) & ~RS_WAIT_ARMED)) {
+            RS_FAILPOINT(wake_cleared);
             wake(word, value, event_fd);
             return;
         }
@@ -93,5 +97,6 @@ void rs_wait_wake_all(rs_word32 *word, int event_fd)
 
     while (!rs_cas_seq_cst(word, &value, (value + RS_WAIT_STEP) & ~RS_WAIT_ARMED))
         ;
+    RS_FAILPOINT(wake_all);
     wake(word, RS_WAIT_ARMED, event_fd);
 }

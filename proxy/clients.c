@@ -12,6 +12,7 @@
 #include <uv.h>
 
 #include "proto/err.h"
+#include "proto/failpoint.h"
 #include "proxy/client_entry.h"
 #include "proxy/mend.h"
 #include "proxy/peers.h"
@@ -166,6 +167,7 @@ static int admit_again(struct proxy *proxy, const struct clients_request *reques
     int fd = ring_files_control_fd(&proxy->files, lock ? number : -1);
     if (fd < 0)
         return fd;
+    RS_FAILPOINT(admit_again);
     client->phase = CLIENT_ATTACHED;
     client->wants_lock = request->wants_lock;
     admission->number = number;
@@ -211,6 +213,7 @@ static int admit_anew(struct proxy *proxy, const struct clients_request *request
         close(fd);
         return rc;
     }
+    RS_FAILPOINT(admit_locked);
     struct client *client = &clients->entries[number];
     *client = (struct client){.phase = CLIENT_ATTACHED,
                               .wants_lock = request->wants_lock,
@@ -233,6 +236,7 @@ static int admit_anew(struct proxy *proxy, const struct clients_request *request
         rs_store_relaxed(&entry->counter[i], 0);
     rs_store_release(&entry->state,
                      rs_client_state(session, client->reader, flags, RS_CLIENT_ALIVE));
+    RS_FAILPOINT(admit_alive);
 
     admission->number = number;
     admission->reader = client->reader;
@@ -294,7 +298,9 @@ void clients_died(struct proxy *proxy, uint16_t number)
         return;
     client->phase = CLIENT_DYING;
     dismiss(client);
+    RS_FAILPOINT(client_dying);
     client_phase_set(&proxy->ring.clients[number], RS_CLIENT_DEAD);
+    RS_FAILPOINT(client_dead);
     log_debug(&proxy->log, "clients", 0,
               "client %u (%s, pid %u) is gone: what it held is taken back", number, client->name,
               client->pid);
@@ -322,11 +328,14 @@ void clients_swept(struct proxy *proxy, uint16_t number)
 
     if (number == 0 || client->phase != CLIENT_DYING)
         return;
+    RS_FAILPOINT(client_swept);
     inherit_counters(proxy, number);
+    RS_FAILPOINT(client_counted);
     if (client->reader != RS_NO_READER)
         clients->readers &= ~(UINT64_C(1) << client->reader);
     tokens_drop(&clients->tokens, number);
     client_phase_set(&proxy->ring.clients[number], RS_CLIENT_UNUSED);
+    RS_FAILPOINT(client_unused);
     client->phase = CLIENT_FREE;
     peers_session_gone(proxy, number);
     log_info(&proxy->log, "clients", 0, "client %u (%s) is gone and swept", number, client->name);
@@ -345,6 +354,7 @@ static void adopt(struct proxy *proxy, uint16_t number)
 
     if (rs_client_phase(state) == RS_CLIENT_UNUSED)
         return;
+    RS_FAILPOINT(client_adopted);
     client->phase = CLIENT_DETACHED;
     client->wants_lock = (rs_client_flags(state) & RS_CLIENT_NO_LOCK) == 0;
     client->foreign = (rs_client_flags(state) & RS_CLIENT_FOREIGN) != 0;

@@ -152,7 +152,7 @@ static int try_receive(struct wait *wait)
         (const Ringside__V1__ReceiveRequest *)wait->request;
     struct session *session = wait->session;
     struct rs_lease held;
-    int unmapped;
+    int unmapped, first = -1; /* ring that is not there at once; when it comes again, all were asked for */
 
     const struct session_lease *before = session_recall(session, request->request_id);
     if (before != NULL) {
@@ -167,10 +167,13 @@ static int try_receive(struct wait *wait)
                              "the inbox's cells make no sense; repair was asked for");
             return 1;
         }
-        if (rc == 0 && unmapped >= 0 && ask_for_ring(session, (unsigned)unmapped))
-            continue;
-        if (rc == 0)
+        if (rc == 0 && (unmapped < 0 || unmapped == first))
             return 0;
+        if (rc == 0) {
+            if (!ask_for_ring(session, (unsigned)unmapped) && first < 0)
+                first = unmapped;
+            continue;
+        }
         if (!is_over(&held.ring->slots[held.slot])) {
             answer_message(session, wait->call, &held, request->request_id, false);
             return 1;

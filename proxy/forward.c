@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "proto/err.h"
+#include "proto/failpoint.h"
 #include "proxy/control.h"
 #include "proxy/proxy.h"
 
@@ -137,6 +138,7 @@ static int publish_copy(struct wait *wait, const struct rs_lease *held, const st
         conn_reply_error(wait->call, rc, "the copy's slot was lost meanwhile");
         return 1;
     }
+    RS_FAILPOINT(session_copied);
     rs_ring_release(held);
     succeed(wait, false, RS_FORWARD_COPIES);
     return 1;

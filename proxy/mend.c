@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <uv.h>
 
+#include "proto/failpoint.h"
 #include "proxy/proxy.h"
 #include "proxy/session.h"
 
@@ -59,6 +60,7 @@ static void finish_audit(struct mend *mend)
     mend->stage = RESTING;
     if (first_of(mend->swept) >= 0)
         rs_repair_wake(&proxy->repair);
+    RS_FAILPOINT(mend_audited);
     while ((number = first_of(mend->swept)) >= 0) {
         clear(mend->swept, (unsigned)number);
         mend->counts.sweeps++;
@@ -84,6 +86,7 @@ static bool choose(struct mend *mend)
         return false;
     mend->audit_wanted = false;
     rs_ring_bell_clear(&mend->proxy->ring);
+    RS_FAILPOINT(mend_bell_cleared);
     rs_repair_hints(&mend->proxy->repair);
     mend->stage = AUDITING;
     return true;
@@ -96,6 +99,7 @@ static void work(struct mend *mend)
     if (mend->stage == SWEEPING) {
         if (rs_repair_sweep(&proxy->repair, mend->number, clients_reader(proxy, mend->number),
                             &mend->cursor, SLICE_SLOTS)) {
+            RS_FAILPOINT(mend_swept);
             set(mend->swept, mend->number);
             mend->stage = RESTING;
         }

@@ -9,6 +9,7 @@
 
 #include "config/address.h"
 #include "proto/err.h"
+#include "proto/failpoint.h"
 #include "proto/guard.h"
 #include "proxy/mend.h"
 #include "proxy/peers_private.h"
@@ -175,10 +176,12 @@ static void use_view(struct link *link)
     struct proxy *proxy = link->peers->proxy;
     struct view *view = link->view;
 
+    RS_FAILPOINT(link_mapped);
     proxy->repair.ring_number[link->destination] = view->number;
     proxy->repair.inboxes[link->destination] = &view->inbox;
     routes_set_connected(&proxy->ring, link->destination, true, view->number,
                          view->ring.layout.incarnation, view->stage);
+    RS_FAILPOINT(link_connected);
     link->state = LINK_CONNECTED;
     link->failures = 0;
     link->error[0] = '\0';

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "proto/err.h"
+#include "proto/failpoint.h"
 #include "proxy/peers_private.h"
 
 /* ---- Hello of an upstream sidecar ---- */
@@ -83,6 +84,7 @@ void service_hello(struct conn_call *call)
     response.epoch = rs_load_relaxed(&layout->epoch);
     response.ring_number = upstream->number;
     response.control_bytes = layout->control_bytes;
+    RS_FAILPOINT(peer_hello_answered);
     if (conn_reply(call, &response.base, fds, 2) == 0)
         upstream_connected(upstream, conn);
 }
@@ -198,6 +200,7 @@ void service_admit(struct conn_call *call)
         return;
     }
     rc = answer(proxy, call, link, &admission);
+    RS_FAILPOINT(peer_admit_replied);
     if (rc < 0 && !admission.resumed) {
         clients_died(proxy, admission.number); /* nobody ever had it */
         return;

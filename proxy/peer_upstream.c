@@ -10,6 +10,7 @@
 
 #include "proto/err.h"
 #include "proto/guard.h"
+#include "proto/failpoint.h"
 #include "proxy/peers_private.h"
 #include "proxy/control.h"
 
@@ -43,9 +44,11 @@ uint64_t upstream_publish(struct upstream *upstream)
 {
     uint64_t nonce;
 
+    RS_FAILPOINT(peer_known_before);
     peers_random(&nonce);
     store_entry(entry_of(upstream), upstream->stage, upstream->sidecar_id, upstream->incarnation,
                 nonce);
+    RS_FAILPOINT(peer_known);
     return nonce;
 }
 
@@ -73,15 +76,20 @@ static bool is_ours(const struct upstream *upstream, unsigned holder)
     return false;
 }
 
-/* Whether this sidecar or one of its sessions holds a message of that ring. */
-static bool lease_left(const struct upstream *upstream)
+/*
+ * Whether a message of that ring still waits for this stage, with or without a cell, or is held by
+ * this sidecar or one of its living workers.
+ */
+static bool message_left(struct upstream *upstream)
 {
-    const struct rs_ring *ring = &upstream->ring;
+    struct rs_ring *ring = &upstream->ring;
 
     for (uint32_t i = 0; upstream->mapped && i < ring->layout.slot_count; i++) {
         for (unsigned d = 0; d < RS_MAX_DELIVERIES; d++) {
-            uint64_t word = rs_load_seq_cst(&ring->slots[i].delivery[d]);
+            uint64_t word;
 
+            if (rs_ring_takeable(ring, i, d, upstream->destination, &word))
+                return true;
             if (rs_delivery_phase(word) == RS_HELD &&
                 rs_delivery_destination(word) == upstream->destination &&
                 is_ours(upstream, rs_delivery_holder(word)))
@@ -136,14 +144,15 @@ void upstream_destroy(struct upstream *upstream)
 }
 
 /*
- * Its sidecar is away and nothing of it is left here. A number must not change its meaning while a
+ * Its sidecar is away and nothing of it is left here: no cell, then no word, for a nack makes its
+ * word queued before it pushes the cell. A number must not change its meaning while a
  * cell names it. Workers that have the ring mapped under the number see in the table that it is
  * unused.
  */
-static bool is_spent(const struct upstream *upstream)
+static bool is_spent(struct upstream *upstream)
 {
     return !upstream->conn && (upstream->gone || !upstream->mapped) &&
-           !cell_names(&upstream->peers->proxy->inbox, upstream->number) && !lease_left(upstream);
+           !cell_names(&upstream->peers->proxy->inbox, upstream->number) && !message_left(upstream);
 }
 
 static void give_back(struct upstream *upstream)
@@ -152,6 +161,7 @@ static void give_back(struct upstream *upstream)
     struct rs_ring_entry *entry = entry_of(upstream);
 
     rs_store_release(&entry->state, entry_state(entry, 0, RS_RING_UNUSED));
+    RS_FAILPOINT(peer_unused);
     rs_inbox_forget(&peers->proxy->inbox, upstream->number);
     take_from_sessions(upstream);
     peers->upstreams[upstream->number] = NULL;
@@ -472,6 +482,8 @@ void upstream_tick(struct upstream *upstream)
 
         upstream->gone = true;
         rs_store_release(&entry->state, entry_state(entry, upstream->sidecar_id, RS_RING_GONE));
+        /* Nobody audits its words any more: consumers walk once for those that have no cell. */
+        rs_inbox_overflow(&upstream->peers->proxy->inbox);
     }
     if (upstream->gone && is_spent(upstream)) {
         log_info(&upstream->peers->proxy->log, "peers", 0,

@@ -5,6 +5,7 @@
 #include <uv.h>
 
 #include "proto/err.h"
+#include "proto/failpoint.h"
 #include "proxy/control.h"
 #include "proxy/proxy.h"
 
@@ -55,6 +56,7 @@ int control_publish(struct proxy *proxy, uint16_t number, const struct rs_loan *
 
     rs_ring_prepare(&proxy->ring, loan, route->destinations, count, 0);
     int rc = rs_ring_seal(&proxy->ring, number, loan, 0);
+    RS_FAILPOINT(session_published);
     for (unsigned i = 0; rc == 0 && i < count; i++)
         push(proxy, number, route->destinations[i], loan->slot, i);
     return rc;

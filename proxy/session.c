@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "proto/err.h"
+#include "proto/failpoint.h"
 #include "proto/fdpass.h"
 #include "proto/layout.h"
 #include "proxy/control.h"
@@ -245,6 +246,7 @@ static void answer(struct session *session, struct conn_call *call,
     if (admission->resumed)
         session->held = (uint32_t)response.n_held;
     conn_reply(call, &response.base, fds, (size_t)count);
+    RS_FAILPOINT(attach_replied);
     free(storage);
     free(leases);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A connection's life: connect, fork, poll, close. */
 #include "client/c/private.h"
+#include "proto/failpoint.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -309,6 +310,7 @@ void ringside_close(struct ringside *connection)
         for (struct peer *peer = connection->retired_peers; peer != NULL; peer = peer->next)
             return_everything(connection, peer);
     }
+    RS_FAILPOINT(close_returned);
     destroy(connection);
 }
 

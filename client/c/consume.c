@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Consuming: take the next message of the stage's inbox, wait for it, end the lease. */
 #include "client/c/private.h"
+#include "proto/failpoint.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -120,12 +121,14 @@ static bool accept_lease(struct ringside *connection, const struct rs_lease *lea
         return false;
     }
     if (message_expired(&header)) {
+        RS_FAILPOINT(receive_expired);
         (void)rs_ring_release(lease);
         rs_ring_count(own, own->client, RS_EXPIRED, 1);
         return false;
     }
     message_fill(message, &header, peer, lease->slot, lease->generation);
     keep_lease(connection, message, lease);
+    RS_FAILPOINT(receive_taken);
     rs_ring_count(own, own->client, RS_RECEIVED, 1);
     /* Who answers loans next, and finds its lines with the consumer that freed them. */
     rs_ring_prefetch_loan(own, 0);
@@ -135,6 +138,8 @@ static bool accept_lease(struct ringside *connection, const struct rs_lease *lea
 /* One whole look: 1 with a message, 0 without, or an error. */
 static int look(struct ringside *connection, struct ringside_message *message)
 {
+    int first = -1; /* ring that could not be opened; when it comes again, all have been tried */
+
     for (;;) {
         struct rs_lease lease;
         int unmapped;
@@ -147,8 +152,10 @@ static int look(struct ringside *connection, struct ringside_message *message)
             rs_ring_bell(&connection->own.ring);
             return fail_with(connection, rc,
                              "the inbox's hints make no sense; the sidecar was asked to rebuild them");
-        } else if (unmapped < 0 || peer_open(connection, (unsigned)unmapped) < 0) {
+        } else if (unmapped < 0 || unmapped == first) {
             return 0;
+        } else if (peer_open(connection, (unsigned)unmapped) < 0 && first < 0) {
+            first = unmapped;
         }
     }
 }

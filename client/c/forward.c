@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Forwarding a received message: in place where its ring knows the next inboxes, by a copy otherwise. */
 #include "client/c/private.h"
+#include "proto/failpoint.h"
 
 #include <string.h>
 
@@ -48,6 +49,7 @@ static int forward_in_place(struct ringside *connection, const struct rs_lease *
         if (rs_load_relaxed(&inbox->rings[numbers[i]]) != ring)
             rs_inbox_admit(inbox, numbers[i], ring, destinations[i], ring->client);
         push_delivery(connection, inbox, numbers[i], ring, lease->slot, deliveries[i]);
+        RS_FAILPOINT(forward_pushed);
     }
     return queued;
 }
@@ -178,6 +180,7 @@ int ringside_forward(struct ringside *connection, struct ringside_message *messa
         rc = copy_out(connection, message, &outgoing, (unsigned)queued, options, deadline_ns);
         if (rc < 0)
             return rc;
+        RS_FAILPOINT(forward_copied);
         (void)rs_ring_release(&lease);
         rs_ring_count(own, own->client, RS_FORWARD_COPIES, 1);
     }

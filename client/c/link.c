@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The socket to the sidecar: attach, calls, and coming back after the sidecar went away. */
 #include "client/c/private.h"
+#include "proto/failpoint.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -214,8 +215,10 @@ int link_open(struct ringside *connection, int64_t timeout_ns)
         fail(connection, rc, "%s", text);
     else
         rc = ask_attach(connection, &answer, time_left(deadline_ns));
+    RS_FAILPOINT(attach_answered);
     if (rc == 0)
         rc = attach_first(connection, answer);
+    RS_FAILPOINT(attached);
     if (rc == 0) {
         keep_token(connection, answer);
         connection->linked = true;
@@ -306,6 +309,7 @@ static void come_back(struct ringside *connection, int64_t timeout_ns)
         set_retry(connection);
         return;
     }
+    RS_FAILPOINT(attached_again);
     connection->linked = true;
     connection->link_backoff_ns = 0;
     if (connection->epoll_fd >= 0) {

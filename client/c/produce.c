@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Producing: loan a slot, publish it on a route or for reading by ticket, or give it back. */
 #include "client/c/private.h"
+#include "proto/failpoint.h"
 
 #include <string.h>
 #include <time.h>
@@ -346,6 +347,7 @@ int loan_publish(struct ringside *connection, const struct rs_loan *loan, struct
     message->publish_ns = (uint64_t)(message->ttl_ns != 0 ? rs_now_ns() : rs_now_coarse_ns());
     rs_message_store(message, &ring->slots[loan->slot],
                      ring->body + rs_ring_slot_offset(ring, loan->slot));
+    RS_FAILPOINT(send_stored);
     rs_ring_prepare(ring, loan, destinations, count, 0);
     int rc = rs_ring_seal(ring, ring->client, loan, 0);
     if (rc < 0)
@@ -356,6 +358,7 @@ int loan_publish(struct ringside *connection, const struct rs_loan *loan, struct
         push_delivery(connection, &outlet->inbox, rs_load_relaxed(&outlet->number), ring,
                       loan->slot, i);
     }
+    RS_FAILPOINT(send_published);
     rs_ring_count(ring, ring->client, RS_SENT, 1);
     rs_ring_count(ring, ring->client, RS_SENT_BYTES, data_bytes(message));
     return 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rings and inboxes that this process maps: opened through the sidecar when first needed, kept while views may live. */
 #include "client/c/private.h"
+#include "proto/failpoint.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -207,6 +208,7 @@ static int open_locked(struct ringside *connection, unsigned number)
     if (rc == 0) {
         peer->destination = (uint16_t)answer->ring->destination;
         peer->entry_state = entry_state;
+        RS_FAILPOINT(ring_opened);
         rs_store_release(&connection->peers[number], peer);
         rs_inbox_admit(&connection->inbox, number, &peer->ring, peer->destination,
                        peer->ring.client);
@@ -349,6 +351,7 @@ static int open_outlet(struct ringside *connection, unsigned destination, struct
     }
     if (rc == 0) {
         rs_inbox_init(&outlet->inbox, &outlet->ring, outlet->event_fd);
+        RS_FAILPOINT(outlet_opened);
         admit_own(connection, outlet, destination, answer->ring_number, state);
         *opened = outlet;
     } else {

@@ -25,7 +25,7 @@ from switches import Switches
 STAGES = ("features", "embeddings", "latent", "vocoder")
 PREFIX = "ringside-demo-"
 CONFIGURED_DIR = "/run/ringside"  # where the example configs put their sockets
-RING_ROOT = Path("/dev/shm")
+RING_ROOT = Path(os.environ.get("RINGSIDE_BODY_DIR", "/dev/shm"))
 READY_S = 120.0  # rings are pre-faulted before a sidecar is ready
 DRAIN_S = 15.0   # longer than the configs' drain_timeout_ms
 HURRY_S = 0.3    # to drain what no worker is left to take

@@ -6,6 +6,7 @@ one buffer that it keeps. Only one message is under way at a time, as in the pip
 """
 from __future__ import annotations
 
+import contextlib
 import pickle
 import socket
 import struct
@@ -91,13 +92,10 @@ def _read(source: socket.socket, buffer: bytearray, length: int | None = None) -
 
 
 def receive(source: socket.socket) -> None:
-    """Receive messages until the socket ends; a length of 0 asks for the context switches."""
+    """Receive messages; a length of 0 asks for the context switches. EOFError at the end."""
     buffer = bytearray()
     while True:
-        try:
-            length, = _LENGTH.unpack(_read(source, bytearray(_LENGTH.size)))
-        except EOFError:
-            return
+        length, = _LENGTH.unpack(_read(source, bytearray(_LENGTH.size)))
         if not length:
             source.sendall(_SWITCHES.pack(*switches.of()))
             continue
@@ -112,5 +110,6 @@ def receive(source: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    with socket.socket(fileno=int(sys.argv[1])) as end:
+    with socket.socket(fileno=int(sys.argv[1])) as end, \
+            contextlib.suppress(EOFError, ConnectionError):
         receive(end)

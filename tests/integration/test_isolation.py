@@ -4,7 +4,6 @@ import array
 import os
 import pathlib
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import pytest
 import daemon as daemon_module
 import worker as worker_module
 from daemon import wait_for
-from machine import own_mounts, root, sidecar  # noqa: F401
+from machine import root, sidecar  # noqa: F401
 from worker import Failed, Worker
 
 NAMESPACES = ["unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -72,6 +71,14 @@ def workers():
         one.kill()
 
 
+def kill(daemon):
+    """Ends the prefix, and with it the sidecar, a little later."""
+    pid = daemon.process.pid
+    inside = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    daemon.kill()
+    wait_for(lambda: not any(os.path.exists(f"/proc/{child}") for child in inside))
+
+
 def everything(one, other):
     """Every verb, between two workers that share nothing but what their sidecar passed them."""
     one.send("self", 1)
@@ -109,7 +116,7 @@ def test_different_users_in_namespaces_of_their_own(place, prefixed, workers):
     value, attempts, _ = one("receive 10000")
     assert (value, attempts) == ("3", "1")
     one("loan 100 0")
-    daemon.kill()
+    kill(daemon)
     daemon.start()
     one("release")
     one("send self 4")  # what it had is still its own
@@ -187,7 +194,7 @@ def test_equal_pids_before_and_after_a_restart(place, prefixed, workers):
     everything(living, ghost)
     ghost("loan 100 0")
     living("loan 100 0")
-    daemon.kill()
+    kill(daemon)
     ghost.kill()
     daemon.start()
     reborn = workers(daemon.socket, "reborn", PIDS)

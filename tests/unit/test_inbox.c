@@ -157,6 +157,28 @@ static void ring_full_of_unmapped_cells_is_no_wrong_hint(void **state)
     assert_false(rs_inbox_mend_hints(&fixture->inbox));
 }
 
+/* A ring that cannot be had must not keep another from being asked for. */
+static void unmapped_rings_take_turns(void **state)
+{
+    struct ring_fixture *fixture = *state;
+    struct rs_lease lease;
+    bool seen[256] = {false};
+    int unmapped;
+
+    assert_int_equal(rs_inbox_push(&fixture->inbox, 3, 1, 0), 0);
+    assert_int_equal(rs_inbox_push(&fixture->inbox, 7, 1, 0), 0);
+    assert_int_equal(rs_inbox_push(&fixture->inbox, 7, 2, 0), 0);
+    rs_store_relaxed(&fixture->inbox.table[200].state, RS_RING_KNOWN);
+    rs_inbox_overflow(&fixture->inbox);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(rs_inbox_take(&fixture->inbox, &lease, &unmapped), 0);
+        assert_in_range(unmapped, 0, 255);
+        assert_false(seen[unmapped]);
+        seen[unmapped] = true;
+    }
+    assert_true(seen[3] && seen[7] && seen[200]);
+}
+
 /* A cell cleared out of turn and filled again is two laps ahead of a head that still has full cells behind it. */
 static void head_does_not_jump_over_full_cells(void **state)
 {
@@ -316,6 +338,7 @@ int main(void)
         CASE(cell_of_an_unmapped_ring_is_left_alone),
         CASE(overflow_is_kept_while_a_known_ring_is_unmapped),
         CASE(ring_full_of_unmapped_cells_is_no_wrong_hint),
+        CASE(unmapped_rings_take_turns),
         CASE(head_does_not_jump_over_full_cells),
         CASE(tail_set_back_by_laps_catches_up),
         CASE(healthy_hints_are_left_alone),
