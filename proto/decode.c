@@ -160,6 +160,8 @@ int rs_decode(const ProtobufCMessageDescriptor *type, const uint8_t *data, size_
     ProtobufCAllocator allocator = {budget_alloc, budget_free, &budget};
 
     *message = NULL;
+    if (bytes == 0)
+        data = (const uint8_t *)""; /* an absent payload has no address, not even to add 0 to */
     int rc = check(type, data, data + bytes, 1);
     if (rc < 0)
         return rc;

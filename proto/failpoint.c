@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counts hits of failpoints in a shared file and ends the process at the armed one. Compiled only with -Dfailpoints=true. */
+/* Counts hits of failpoints in a shared file and ends the process at the armed one. Compiled only
+ * with -Dfailpoints=true. */
 #include "proto/failpoint.h"
 
 #include <errno.h>

@@ -8,6 +8,8 @@
 #include "proto/failpoint.h"
 #include "proto/wait.h"
 
+#define TAKE_PASSES 16 /* looks from the head on, while others move it */
+
 void rs_inbox_init(struct rs_inbox *inbox, struct rs_ring *owner, int event_fd)
 {
     memset(inbox, 0, sizeof *inbox);
@@ -55,7 +57,7 @@ static int32_t laps_ahead(const struct rs_inbox *inbox, uint64_t cell, uint64_t 
 
 static void help_tail(struct rs_inbox *inbox, uint64_t position, uint64_t next)
 {
-    rs_cas_relaxed(&inbox->shared->tail, &position, next);
+    rs_cas_acq_rel(&inbox->shared->tail, &position, next);
 }
 
 /* Dekker pair with a producer that armed not_full and looks at the head again: the head first, the wait word second. */
@@ -82,7 +84,9 @@ static uint64_t catch_up_head(struct rs_inbox *inbox, uint64_t position, int32_t
     uint64_t next = position + (laps << inbox->lap_shift) + 1;
 
     help_head(inbox, position, next);
-    return next;
+    /* Others may be far ahead of what we knew. */
+    uint64_t head = rs_load_acquire(&inbox->shared->head);
+    return (int64_t)(head - next) > 0 ? head : next;
 }
 
 static bool clear_cell(struct rs_inbox *inbox, uint64_t position, uint64_t cell)
@@ -173,7 +177,7 @@ int rs_inbox_push(struct rs_inbox *inbox, unsigned ring_number, uint32_t slot, u
             if (!rs_cas_seq_cst(cell_at(inbox, tail), &cell, next))
                 continue;
             RS_FAILPOINT(push_after);
-            rs_store_relaxed(&inbox->shared->tail, tail + 1);
+            rs_store_release(&inbox->shared->tail, tail + 1);
             RS_FAILPOINT(push_tail);
             rs_wait_wake(&inbox->shared->not_empty, inbox->event_fd);
             return 0;
@@ -284,28 +288,23 @@ static bool take_overflowed(struct rs_inbox *inbox, struct rs_lease *lease, int 
     return false;
 }
 
-int rs_inbox_take(struct rs_inbox *inbox, struct rs_lease *lease, int *unmapped)
+/* The cells from the head on. 1, 0, or -RINGSIDE_E_INTERNAL when they contradict the head or never end. */
+static int take_from(struct rs_inbox *inbox, uint64_t position, struct rs_lease *lease, int *unmapped)
 {
-    uint64_t position = rs_load_relaxed(&inbox->shared->head);
-    uint32_t round = 0;
-    bool wrong_hint = false;
-
-    *unmapped = -1;
-    for (; round < inbox->cell_count + 2; round++) {
+    for (uint32_t round = 0; round < inbox->cell_count + 2; round++) {
         uint64_t cell = rs_load_seq_cst(cell_at(inbox, position));
         bool full = (cell & RS_CELL_FULL) != 0;
         int32_t ahead = laps_ahead(inbox, cell, position);
 
         if (ahead == 0 && !full)
-            break;
+            return 0;
         if (ahead > 0) {
             position = catch_up_head(inbox, position, ahead);
             continue;
         }
         /* Round the ring once and back at a cell that was left alone: not a wrong hint. */
-        wrong_hint = ahead < 0 && *unmapped < 0;
         if (ahead < 0)
-            break;
+            return *unmapped < 0 ? -RINGSIDE_E_INTERNAL : 0;
         struct rs_ring *ring = ring_of(inbox, rs_cell_ring(cell));
         if (ring == NULL)
             note_unmapped(inbox, unmapped, rs_cell_ring(cell)); /* never clear what you cannot judge */
@@ -313,11 +312,29 @@ int rs_inbox_take(struct rs_inbox *inbox, struct rs_lease *lease, int *unmapped)
             return 1;
         position++;
     }
+    return *unmapped < 0 ? -RINGSIDE_E_INTERNAL : 0;
+}
+
+int rs_inbox_take(struct rs_inbox *inbox, struct rs_lease *lease, int *unmapped)
+{
+    int rc = 0;
+
+    *unmapped = -1;
+    for (unsigned pass = 0; pass < TAKE_PASSES; pass++) {
+        uint64_t head = rs_load_acquire(&inbox->shared->head);
+
+        rc = take_from(inbox, head, lease, unmapped);
+        if (rc > 0)
+            return 1;
+        /* Who lost every cell to others, or slept while they took, has proved nothing while the head moves on. */
+        if (rc == 0 || rs_load_relaxed(&inbox->shared->head) == head)
+            break;
+    }
     if (take_overflowed(inbox, lease, unmapped))
         return 1;
     if (*unmapped >= 0)
         rs_store_relaxed(&inbox->asked, (uint32_t)*unmapped);
-    return wrong_hint || (round == inbox->cell_count + 2 && *unmapped < 0) ? -RINGSIDE_E_INTERNAL : 0;
+    return rc;
 }
 
 /* ---- drop-oldest ---- */
@@ -325,7 +342,7 @@ int rs_inbox_take(struct rs_inbox *inbox, struct rs_lease *lease, int *unmapped)
 bool rs_inbox_drop_oldest(struct rs_inbox *inbox, unsigned ring_number)
 {
     struct rs_ring *ring = ring_of(inbox, ring_number);
-    uint64_t position = rs_load_relaxed(&inbox->shared->head);
+    uint64_t position = rs_load_acquire(&inbox->shared->head);
 
     for (uint32_t i = 0; ring != NULL && i < inbox->cell_count; i++, position++) {
         uint64_t cell = rs_load_acquire(cell_at(inbox, position)), word;
@@ -365,16 +382,52 @@ static uint64_t position_of(const struct rs_inbox *inbox, uint32_t index, uint64
     return base + (uint64_t)((int64_t)laps_ahead(inbox, cell, base) * (int64_t)inbox->cell_count);
 }
 
-/* A push under a wrong tail left a hole before this cell, where a head would stop: the walk finds its message instead. */
-static void clear_beyond(struct rs_inbox *inbox, uint64_t near, uint64_t next)
+/* Of all full cells, or of all empty ones, the first; UINT64_MAX without any. */
+static uint64_t lowest(const struct rs_inbox *inbox, uint64_t near, uint64_t full)
 {
-    bool cleared = false;
+    uint64_t first = UINT64_MAX;
 
     for (uint32_t i = 0; i < inbox->cell_count; i++) {
         uint64_t cell = rs_load_acquire(&inbox->cells[i]);
         uint64_t position = position_of(inbox, i, cell, near);
 
-        if ((cell & RS_CELL_FULL) != 0 && position > next)
+        if ((cell & RS_CELL_FULL) == full && position < first)
+            first = position;
+    }
+    return first;
+}
+
+/* Not even the number of a ring: nobody will ever judge this cell, and it would stand in the way for good. */
+static bool names_no_ring(struct rs_inbox *inbox, uint64_t cell)
+{
+    unsigned number = rs_cell_ring(cell);
+
+    return (cell & RS_CELL_FULL) != 0 && ring_of(inbox, number) == NULL && !ring_is_known(inbox, number);
+}
+
+static bool is_lap_beyond(const struct rs_inbox *inbox, uint64_t position, uint64_t first)
+{
+    return position > first && position - first >= inbox->cell_count;
+}
+
+/* What neither a push nor a take leaves: a full cell beyond an empty one, where a head would stop; a lap beyond another
+ * full one, where a head would go past; or of no ring. Their messages, if any, are found by the walk instead. */
+static void clear_stranded(struct rs_inbox *inbox, uint64_t near)
+{
+    bool cleared = false;
+
+    for (uint32_t i = 0; i < inbox->cell_count; i++) {
+        uint64_t cell = rs_load_acquire(&inbox->cells[i]);
+
+        if (names_no_ring(inbox, cell))
+            cleared |= clear_cell(inbox, i, cell);
+    }
+    uint64_t first = lowest(inbox, near, RS_CELL_FULL), next = lowest(inbox, near, 0);
+    for (uint32_t i = 0; i < inbox->cell_count; i++) {
+        uint64_t cell = rs_load_acquire(&inbox->cells[i]);
+        uint64_t position = position_of(inbox, i, cell, near);
+
+        if ((cell & RS_CELL_FULL) != 0 && (position > next || is_lap_beyond(inbox, position, first)))
             cleared |= clear_cell(inbox, position, cell);
     }
     RS_FAILPOINT(hints_cells_cleared);
@@ -386,21 +439,13 @@ void rs_inbox_rebuild_hints(struct rs_inbox *inbox)
 {
     uint64_t head = rs_load_relaxed(&inbox->shared->head);
     uint64_t tail = rs_load_relaxed(&inbox->shared->tail);
-    uint64_t first = UINT64_MAX, next = UINT64_MAX;
 
-    for (uint32_t i = 0; i < inbox->cell_count; i++) {
-        uint64_t cell = rs_load_acquire(&inbox->cells[i]);
-        uint64_t position = position_of(inbox, i, cell, head);
-
-        if ((cell & RS_CELL_FULL) != 0 && position < first)
-            first = position;
-        if ((cell & RS_CELL_FULL) == 0 && position < next)
-            next = position;
-    }
+    clear_stranded(inbox, head);
+    uint64_t first = lowest(inbox, head, RS_CELL_FULL);
+    uint64_t next = lowest(inbox, head, 0);
     /* All cells full: the next position to fill is the first one's, a lap later. */
     if (next == UINT64_MAX)
         next = first + inbox->cell_count;
-    clear_beyond(inbox, head, next);
     if (first > next)
         first = next;
     rs_cas_relaxed(&inbox->shared->head, &head, first);
@@ -409,17 +454,48 @@ void rs_inbox_rebuild_hints(struct rs_inbox *inbox)
     RS_FAILPOINT(hints_tail);
 }
 
+static bool is_still(const struct rs_inbox *inbox, uint64_t position, uint64_t full)
+{
+    uint64_t cell = rs_load_acquire(cell_at(inbox, position));
+
+    return (cell & RS_CELL_FULL) == full && laps_ahead(inbox, cell, position) == 0;
+}
+
+/* Whether a message stands where no head comes by: behind the head, or as in clear_stranded. The head was read before, and
+ * the lowest cell is read again after the one that contradicts it: what is in order cannot look otherwise meanwhile. */
+static bool is_stranded(struct rs_inbox *inbox, uint64_t head, uint64_t tail)
+{
+    uint64_t first = lowest(inbox, head, RS_CELL_FULL), next = lowest(inbox, head, 0);
+
+    /* A tail beyond an unfilled cell: the next push would leave a hole. */
+    if (tail > next && is_still(inbox, next, 0))
+        return true;
+    for (uint32_t i = 0; i < inbox->cell_count; i++) {
+        uint64_t cell = rs_load_acquire(&inbox->cells[i]);
+        uint64_t position = position_of(inbox, i, cell, head);
+
+        if ((cell & RS_CELL_FULL) == 0)
+            continue;
+        if (position < head || names_no_ring(inbox, cell) ||
+            (position > next && is_still(inbox, next, 0)) ||
+            (is_lap_beyond(inbox, position, first) && is_still(inbox, first, RS_CELL_FULL)))
+            return true;
+    }
+    return false;
+}
+
 bool rs_inbox_mend_hints(struct rs_inbox *inbox)
 {
-    uint64_t head = rs_load_relaxed(&inbox->shared->head);
-    uint64_t tail = rs_load_relaxed(&inbox->shared->tail);
+    uint64_t head = rs_load_acquire(&inbox->shared->head);
+    uint64_t tail = rs_load_acquire(&inbox->shared->tail);
     uint64_t first = rs_load_acquire(cell_at(inbox, head));
     uint64_t next = rs_load_acquire(cell_at(inbox, tail));
     int32_t tail_ahead = laps_ahead(inbox, next, tail);
 
     /* Behind the head nothing is left; at the tail a full cell of the last lap means a full ring. */
     if (laps_ahead(inbox, first, head) >= 0 &&
-        (tail_ahead >= 0 || (tail_ahead == -1 && (next & RS_CELL_FULL) != 0)))
+        (tail_ahead >= 0 || (tail_ahead == -1 && (next & RS_CELL_FULL) != 0)) &&
+        !is_stranded(inbox, head, tail))
         return false;
     rs_inbox_rebuild_hints(inbox);
     return true;

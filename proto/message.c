@@ -175,16 +175,25 @@ static bool load_rest(struct rs_message *message, const uint8_t *body, uint64_t 
 
 static void load_line2(struct rs_message *message, const rs_word *words, bool used)
 {
-    message->sequence = used ? rs_load_relaxed(&words[RS_HEADER_SEQUENCE]) : 0;
-    message->stream_id = used ? rs_load_relaxed(&words[RS_HEADER_STREAM_ID]) : 0;
+    message->sequence = 0;
+    message->stream_id = 0;
+    if (!used)
+        return;
+    message->sequence = rs_load_relaxed(&words[RS_HEADER_SEQUENCE]);
+    message->stream_id = rs_load_relaxed(&words[RS_HEADER_STREAM_ID]);
 }
 
 static void load_line3(struct rs_message *message, const rs_word *words, bool used)
 {
-    message->metadata_offset = used ? rs_load_relaxed(&words[RS_HEADER_METADATA_OFFSET]) : 0;
-    message->trace_id[0] = used ? rs_load_relaxed(&words[RS_HEADER_TRACE_ID]) : 0;
-    message->trace_id[1] = used ? rs_load_relaxed(&words[RS_HEADER_TRACE_ID + 1]) : 0;
-    message->origin_ticket = used ? rs_load_relaxed(&words[RS_HEADER_ORIGIN_TICKET]) : 0;
+    message->metadata_offset = 0;
+    message->trace_id[0] = message->trace_id[1] = 0;
+    message->origin_ticket = 0;
+    if (!used)
+        return;
+    message->metadata_offset = rs_load_relaxed(&words[RS_HEADER_METADATA_OFFSET]);
+    message->trace_id[0] = rs_load_relaxed(&words[RS_HEADER_TRACE_ID]);
+    message->trace_id[1] = rs_load_relaxed(&words[RS_HEADER_TRACE_ID + 1]);
+    message->origin_ticket = rs_load_relaxed(&words[RS_HEADER_ORIGIN_TICKET]);
 }
 
 int rs_message_load(struct rs_message *message, const struct rs_slot *slot, const uint8_t *body,

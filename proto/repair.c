@@ -36,6 +36,13 @@ static unsigned attempts_limit(struct rs_repair *repair, unsigned destination)
     return limit == 0 ? RS_MAX_ATTEMPTS : limit;
 }
 
+/* In the ring at once: a sidecar that dies in the middle of a slice must not take the counts of its messages along. */
+static void count(struct rs_repair *repair, uint64_t *mine, enum rs_counter counter)
+{
+    ++*mine;
+    rs_ring_count(repair->ring, 0, counter, 1);
+}
+
 /* ---- sweep ---- */
 
 static void sweep_delivery(struct rs_repair *repair, uint32_t slot, unsigned index, uint16_t client)
@@ -57,9 +64,9 @@ static void sweep_delivery(struct rs_repair *repair, uint32_t slot, unsigned ind
         return;
     RS_FAILPOINT(sweep_delivery_after);
     if (over)
-        repair->dead_lettered++;
+        count(repair, &repair->dead_lettered, RS_DEAD_LETTERED);
     else
-        repair->requeued++;
+        count(repair, &repair->requeued, RS_REQUEUED);
 }
 
 static void sweep_slot(struct rs_repair *repair, uint32_t slot, uint16_t client, unsigned reader)
@@ -177,7 +184,7 @@ static void end_ticket(struct rs_repair *repair, uint32_t slot, uint64_t state)
     };
 
     if (rs_ring_ticket_free(repair->ring, 0, &ticket) == 0)
-        repair->expired++;
+        count(repair, &repair->expired, RS_EXPIRED);
 }
 
 /* The header was read before the words' compare-and-swap proves that it was current. */
@@ -191,7 +198,7 @@ static void expire_slot(struct rs_repair *repair, uint32_t slot, uint64_t state)
         if (rs_delivery_phase(word) == RS_QUEUED &&
             rs_delivery_generation(word) == rs_state_generation(state) &&
             rs_ring_expire(repair->ring, slot, i, word))
-            repair->expired++;
+            count(repair, &repair->expired, RS_EXPIRED);
     }
     if (rs_state_flags(state) & RS_FLAG_TICKET)
         end_ticket(repair, slot, state);
@@ -299,16 +306,17 @@ bool rs_repair_audit(struct rs_repair *repair, int64_t now_ns, uint32_t *cursor,
 
 /* ---- hints, wake, adopt ---- */
 
-void rs_repair_hints(struct rs_repair *repair)
-{
-    if (repair->own != NULL)
-        rs_inbox_mend_hints(repair->own);
-}
-
 static void wake_inbox(struct rs_inbox *inbox)
 {
     rs_wait_wake_all(&inbox->shared->not_empty, inbox->event_fd);
     rs_wait_wake_all(&inbox->shared->not_full, -1);
+}
+
+void rs_repair_hints(struct rs_repair *repair)
+{
+    /* Whoever looked under the wrong hint found nothing and sleeps. */
+    if (repair->own != NULL && rs_inbox_mend_hints(repair->own))
+        wake_inbox(repair->own);
 }
 
 void rs_repair_wake(struct rs_repair *repair)

@@ -12,7 +12,8 @@ struct rs_repair {
     uint8_t ring_number[RS_MAX_DESTINATIONS];       /* of this ring in that inbox */
     struct rs_inbox *own;                           /* the stage's own inbox, whose hints it mends; may be NULL */
     uint64_t *suspect;                              /* per slot: nonsense state seen once, or 0; owned */
-    uint64_t requeued, dead_lettered, freed_loans, expired, quarantined, pushed; /* counts since init */
+    /* Since init; the first three also count as client 0's in the ring. */
+    uint64_t requeued, dead_lettered, expired, freed_loans, quarantined, pushed;
 };
 
 int rs_repair_init(struct rs_repair *repair, struct rs_ring *ring); /* 0 or -ENOMEM */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who has a client number of the own ring, from admission to the end of the sweep. */
-#include "proxy/clients.h"
+#include "proxy/clients_private.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -9,117 +9,22 @@
 #include <sys/random.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#include <uv.h>
 
 #include "proto/err.h"
 #include "proto/failpoint.h"
 #include "proxy/client_entry.h"
+#include "proxy/control.h"
 #include "proxy/mend.h"
 #include "proxy/peers.h"
 #include "proxy/proxy.h"
 #include "proxy/session.h"
-#include "proxy/tokens.h"
 
 #define DETACH_LOOK_MS 20 /* a worker that closed its connection unmaps the ring at once */
-
-/* Its own allocation: it closes later than the client. */
-struct witness {
-    uv_poll_t poll;
-    struct proxy *proxy;
-    int fd; /* a pidfd, owned */
-    uint16_t number;
-};
-
-struct client {
-    enum client_phase phase;
-    bool wants_lock;
-    bool foreign;
-    uint8_t reader; /* 1..36, or RS_NO_READER */
-    uint32_t pid;   /* 0: unknown */
-    uint64_t start_time;
-    struct witness *witness; /* NULL: no pidfd */
-    char name[RS_NAME_BYTES];
-};
-
-struct clients {
-    uint32_t count;         /* numbers 0..count-1; 0 is the sidecar */
-    struct client *entries; /* owned */
-    struct tokens tokens;
-    uint64_t readers; /* bits of the reader numbers in use */
-    uv_timer_t look;  /* soon after somebody detached */
-    bool closed;
-};
-
-/* ---- witnesses ---- */
-
-static void on_witness_closed(uv_handle_t *handle)
-{
-    struct witness *witness = handle->data;
-
-    close(witness->fd);
-    free(witness);
-}
-
-static void dismiss(struct client *client)
-{
-    if (client->witness == NULL)
-        return;
-    uv_close((uv_handle_t *)&client->witness->poll, on_witness_closed);
-    client->witness = NULL;
-}
-
-static void on_exit_seen(uv_poll_t *poll, int status, int events)
-{
-    struct witness *witness = poll->data;
-
-    (void)events;
-    if (status >= 0)
-        clients_died(witness->proxy, witness->number);
-}
-
-/* Takes the pidfd over. */
-static int call_witness(struct proxy *proxy, uint16_t number, int pidfd)
-{
-    struct client *client = &proxy->clients->entries[number];
-    struct witness *witness = calloc(1, sizeof *witness);
-    int rc = witness != NULL ? uv_poll_init(&proxy->loop, &witness->poll, pidfd) : -ENOMEM;
-
-    if (rc < 0) {
-        free(witness);
-        close(pidfd);
-        return rc;
-    }
-    witness->proxy = proxy;
-    witness->number = number;
-    witness->fd = pidfd;
-    witness->poll.data = witness;
-    dismiss(client);
-    client->witness = witness;
-    return uv_poll_start(&witness->poll, UV_READABLE, on_exit_seen);
-}
-
-/* ---- judging without a witness ---- */
-
-static bool process_is_there(const struct client *client)
-{
-    /* Of a process in a namespace that hides it nothing can be said: it counts as alive. */
-    return client->pid == 0 || client->start_time == 0 ||
-           client_start_time(client->pid) == client->start_time;
-}
-
-static bool is_gone(const struct proxy *proxy, uint16_t number)
-{
-    const struct client *client = &proxy->clients->entries[number];
-
-    if (client->wants_lock)
-        return !ring_files_byte_locked(&proxy->files, number);
-    return client->witness == NULL && !process_is_there(client);
-}
 
 static void look_after_detached(struct proxy *proxy)
 {
     for (uint32_t i = 1; i < proxy->clients->count; i++) {
-        if (proxy->clients->entries[i].phase == CLIENT_DETACHED && is_gone(proxy, (uint16_t)i))
+        if (proxy->clients->entries[i].phase == CLIENT_DETACHED && witness_is_gone(proxy, (uint16_t)i))
             clients_died(proxy, (uint16_t)i);
     }
 }
@@ -136,11 +41,22 @@ void clients_tick(struct proxy *proxy)
 
 /* ---- admission ---- */
 
-static uint8_t take_reader(struct clients *clients)
+static bool reader_is_free(const struct clients *clients, unsigned reader)
+{
+    return reader > 0 && reader < CLIENTS_SHARED_READER && (clients->readers >> reader & 1) == 0;
+}
+
+static void give_reader(struct clients *clients, unsigned reader, uint16_t number)
+{
+    clients->readers |= UINT64_C(1) << reader;
+    clients->by_reader[reader] = number;
+}
+
+static uint8_t take_reader(struct clients *clients, uint16_t number)
 {
     for (unsigned i = 1; i < CLIENTS_SHARED_READER; i++) {
-        if ((clients->readers >> i & 1) == 0) {
-            clients->readers |= UINT64_C(1) << i;
+        if (reader_is_free(clients, i)) {
+            give_reader(clients, i, number);
             return (uint8_t)i;
         }
     }
@@ -155,6 +71,21 @@ static void choose_name(char to[RS_NAME_BYTES], const char *from, uint32_t pid)
         snprintf(to, RS_NAME_BYTES, "pid %u", pid);
 }
 
+/* Who is looked for when nothing else tells of the client's life, by this sidecar or the next. */
+static void name_process(struct proxy *proxy, uint16_t number, uint32_t pid)
+{
+    struct client *client = &proxy->clients->entries[number];
+    struct rs_client *entry = &proxy->ring.clients[number];
+
+    client->moved |= client->pid != pid;
+    client->pid = pid;
+    client->start_time = client_start_time(pid);
+    /* Unknown in between: a sidecar that dies here must not leave a pid with another's start. */
+    rs_store_release(&entry->start_time, 0);
+    rs_store_release(&entry->pid, client->pid);
+    rs_store_release(&entry->start_time, client->start_time);
+}
+
 static int admit_again(struct proxy *proxy, const struct clients_request *request,
                        struct clients_admission *admission, uint16_t number)
 {
@@ -162,6 +93,8 @@ static int admit_again(struct proxy *proxy, const struct clients_request *reques
 
     if (client->foreign != request->foreign)
         return -RINGSIDE_E_DENIED;
+    if (client->wants_lock != request->wants_lock)
+        return -RINGSIDE_E_STATE;
     /* Whoever still has the locked description needs no second one, and cannot get it. */
     bool lock = request->wants_lock && !ring_files_byte_locked(&proxy->files, number);
     int fd = ring_files_control_fd(&proxy->files, lock ? number : -1);
@@ -169,7 +102,8 @@ static int admit_again(struct proxy *proxy, const struct clients_request *reques
         return fd;
     RS_FAILPOINT(admit_again);
     client->phase = CLIENT_ATTACHED;
-    client->wants_lock = request->wants_lock;
+    if (request->pid != 0)
+        name_process(proxy, number, request->pid);
     admission->number = number;
     admission->reader = client->reader;
     admission->nonce = rs_load_relaxed(&proxy->ring.clients[number].nonce);
@@ -218,18 +152,16 @@ static int admit_anew(struct proxy *proxy, const struct clients_request *request
     *client = (struct client){.phase = CLIENT_ATTACHED,
                               .wants_lock = request->wants_lock,
                               .foreign = request->foreign,
-                              .reader = take_reader(clients),
-                              .pid = request->pid,
-                              .start_time = client_start_time(request->pid)};
+                              .reader = take_reader(clients, number)};
     choose_name(client->name, request->name, request->pid);
+    name_process(proxy, number, request->pid);
+    client->moved = false;
 
     struct rs_client *entry = &proxy->ring.clients[number];
     uint32_t session = rs_client_session(rs_load_relaxed(&entry->state)) + 1;
     unsigned flags =
         (request->wants_lock ? 0 : RS_CLIENT_NO_LOCK) | (request->foreign ? RS_CLIENT_FOREIGN : 0);
     rs_store_relaxed(&entry->nonce, nonce);
-    rs_store_relaxed(&entry->pid, client->pid);
-    rs_store_relaxed(&entry->start_time, client->start_time);
     rs_store_relaxed(&entry->attach_ns, uv_hrtime());
     client_name_store(entry, client->name);
     for (unsigned i = 0; i < RS_COUNTERS; i++)
@@ -250,15 +182,15 @@ int clients_admit(struct proxy *proxy, const struct clients_request *request,
                   struct clients_admission *admission)
 {
     struct clients *clients = proxy->clients;
-    int rc = proxy_is_draining(proxy) ? -RINGSIDE_E_DRAINING : 0;
-    int number = -1;
+    int number = request->token != NULL ? tokens_find(&clients->tokens, request->token) : -1;
+    int rc;
 
-    if (rc == 0 && request->token != NULL)
-        number = tokens_find(&clients->tokens, request->token);
     if (number > 0 && (clients->entries[number].phase == CLIENT_ATTACHED ||
                        clients->entries[number].phase == CLIENT_DETACHED))
         rc = admit_again(proxy, request, admission, (uint16_t)number);
-    else if (rc == 0)
+    else if (proxy_is_draining(proxy) && !request->foreign)
+        rc = -RINGSIDE_E_DRAINING; /* a worker of the next stage takes what is left */
+    else
         rc = admit_anew(proxy, request, admission);
     if (rc == -RINGSIDE_E_LIMIT)
         look_after_detached(proxy); /* for the next try */
@@ -268,7 +200,7 @@ int clients_admit(struct proxy *proxy, const struct clients_request *request,
         return rc;
     }
     memcpy(admission->token, clients->tokens.values[admission->number], TOKEN_BYTES);
-    if (request->pidfd >= 0 && call_witness(proxy, admission->number, request->pidfd) < 0)
+    if (request->pidfd >= 0 && witness_call(proxy, admission->number, request->pidfd) < 0)
         log_warn(&proxy->log, "clients", 0,
                  "no pidfd watch for client %u: its death is seen by its lock alone",
                  admission->number);
@@ -284,7 +216,7 @@ void clients_detach(struct proxy *proxy, uint16_t number, bool goodbye)
     if (client->phase != CLIENT_ATTACHED)
         return;
     client->phase = CLIENT_DETACHED;
-    if ((goodbye && !client->wants_lock) || is_gone(proxy, number))
+    if ((goodbye && !client->wants_lock) || witness_is_gone(proxy, number))
         clients_died(proxy, number);
     else if (client->wants_lock && !proxy->clients->closed)
         uv_timer_start(&proxy->clients->look, on_look, DETACH_LOOK_MS, 0);
@@ -297,7 +229,7 @@ void clients_died(struct proxy *proxy, uint16_t number)
     if (number == 0 || client->phase == CLIENT_FREE || client->phase == CLIENT_DYING)
         return;
     client->phase = CLIENT_DYING;
-    dismiss(client);
+    witness_dismiss(client);
     RS_FAILPOINT(client_dying);
     client_phase_set(&proxy->ring.clients[number], RS_CLIENT_DEAD);
     RS_FAILPOINT(client_dead);
@@ -321,6 +253,27 @@ static void inherit_counters(struct proxy *proxy, uint16_t number)
     }
 }
 
+/*
+ * The shared reader's bit in a word may be that of a session of an earlier sidecar, and nothing says
+ * which: it goes when none of them is left, and nobody reads through this sidecar.
+ */
+static void drop_shared_readings(struct proxy *proxy)
+{
+    struct clients *clients = proxy->clients;
+    uint64_t bit = UINT64_C(1) << CLIENTS_SHARED_READER;
+
+    if (!clients->shared_left || clients->inherited > 0 ||
+        control_sessions(proxy)->shared_count > 0)
+        return;
+    clients->shared_left = false;
+    for (uint32_t i = 0; i < proxy->ring.layout.slot_count; i++) {
+        rs_word *readers = &proxy->ring.slots[i].readers;
+        if (rs_load_seq_cst(readers) & bit)
+            rs_fetch_and_seq_cst(readers, ~bit);
+    }
+    mend_audit(proxy); /* frees what is not needed any more */
+}
+
 void clients_swept(struct proxy *proxy, uint16_t number)
 {
     struct clients *clients = proxy->clients;
@@ -337,6 +290,9 @@ void clients_swept(struct proxy *proxy, uint16_t number)
     client_phase_set(&proxy->ring.clients[number], RS_CLIENT_UNUSED);
     RS_FAILPOINT(client_unused);
     client->phase = CLIENT_FREE;
+    clients->inherited -= client->inherited;
+    client->inherited = false;
+    drop_shared_readings(proxy);
     peers_session_gone(proxy, number);
     log_info(&proxy->log, "clients", 0, "client %u (%s) is gone and swept", number, client->name);
 }
@@ -359,20 +315,22 @@ static void adopt(struct proxy *proxy, uint16_t number)
     client->wants_lock = (rs_client_flags(state) & RS_CLIENT_NO_LOCK) == 0;
     client->foreign = (rs_client_flags(state) & RS_CLIENT_FOREIGN) != 0;
     client->reader = RS_NO_READER;
-    if (reader > 0 && reader < CLIENTS_SHARED_READER && (clients->readers >> reader & 1) == 0) {
+    if (reader_is_free(clients, reader)) {
         client->reader = (uint8_t)reader;
-        clients->readers |= UINT64_C(1) << reader;
+        give_reader(clients, reader, number);
     }
     client->pid = (uint32_t)rs_load_relaxed(&entry->pid);
     client->start_time = rs_load_relaxed(&entry->start_time);
     client_name_load(entry, client->name);
-    if (rs_client_phase(state) != RS_CLIENT_ALIVE || is_gone(proxy, number)) {
+    if (rs_client_phase(state) != RS_CLIENT_ALIVE || witness_is_gone(proxy, number)) {
         clients_died(proxy, number);
         return;
     }
+    client->inherited = client->reader == RS_NO_READER && !client->foreign;
+    clients->inherited += client->inherited;
     int pidfd = client->pid != 0 ? (int)syscall(SYS_pidfd_open, client->pid, 0) : -1;
-    if (pidfd >= 0 && client->start_time != 0 && process_is_there(client))
-        call_witness(proxy, number, pidfd);
+    if (pidfd >= 0 && client->start_time != 0 && witness_process_is_there(client))
+        witness_call(proxy, number, pidfd);
     else if (pidfd >= 0)
         close(pidfd);
     log_info(&proxy->log, "clients", 0, "client %u (%s, pid %u) lives on, detached", number,
@@ -390,10 +348,11 @@ int clients_open(struct proxy *proxy)
     proxy->clients = clients;
     uv_timer_init(&proxy->loop, &clients->look);
     clients->look.data = proxy;
-    clients->count = count;
     clients->entries = calloc(count, sizeof *clients->entries);
     if (clients->entries == NULL)
         return -ENOMEM;
+    clients->count = count;
+    give_reader(clients, CLIENTS_SHARED_READER, 0);
     int rc = tokens_open(&clients->tokens, proxy->config.ring.control_dir, proxy->config.stage,
                          count, proxy->ring.layout.incarnation);
     if (rc == -ENOMEM)
@@ -403,13 +362,15 @@ int clients_open(struct proxy *proxy)
                  "cannot keep session tokens in %s: %s; sessions will not survive a restart",
                  clients->tokens.path, rs_strerror(rc));
     clients->entries[0] = (struct client){.phase = CLIENT_ATTACHED,
-                                          .reader = CLIENTS_SHARED_READER,
+                                          .reader = RS_NO_READER,
                                           .pid = (uint32_t)getpid(),
                                           .name = "sidecar"};
     if (proxy->files.adopted)
         mend_sweep(proxy, 0);
     for (uint32_t i = 1; proxy->files.adopted && i < count; i++)
         adopt(proxy, (uint16_t)i);
+    clients->shared_left = proxy->files.adopted;
+    drop_shared_readings(proxy);
     return 0;
 }
 
@@ -422,7 +383,7 @@ void clients_close(struct proxy *proxy)
     clients->closed = true;
     uv_close((uv_handle_t *)&clients->look, NULL);
     for (uint32_t i = 0; clients->entries != NULL && i < clients->count; i++)
-        dismiss(&clients->entries[i]);
+        witness_dismiss(&clients->entries[i]);
 }
 
 void clients_destroy(struct proxy *proxy, bool remove)
@@ -445,6 +406,13 @@ enum client_phase clients_phase(const struct proxy *proxy, uint16_t number)
 unsigned clients_reader(const struct proxy *proxy, uint16_t number)
 {
     return proxy->clients->entries[number].reader;
+}
+
+int clients_by_reader(const struct proxy *proxy, unsigned reader)
+{
+    bool used = reader < RS_MAX_READERS && (proxy->clients->readers >> reader & 1) != 0;
+
+    return used ? proxy->clients->by_reader[reader] : -1;
 }
 
 const char *clients_name(const struct proxy *proxy, uint16_t number)

@@ -29,7 +29,8 @@ struct clients_admission {
 };
 
 /* Gives a client number. 0, -RINGSIDE_E_LIMIT (clients.max), -RINGSIDE_E_DRAINING,
- * -RINGSIDE_E_DENIED (token), -errno. */
+ * -RINGSIDE_E_DENIED (the token of another kind of client), -RINGSIDE_E_STATE (the token of one with
+ * a lock for one without, or the reverse), -errno. Who has a token comes back also during a drain. */
 int clients_admit(struct proxy *proxy, const struct clients_request *request,
                   struct clients_admission *admission);
 /* The session's socket closed. The number stays with the process: shown as detached until the
@@ -65,6 +66,8 @@ void clients_swept(struct proxy *proxy, uint16_t number);
 enum client_phase clients_phase(const struct proxy *proxy, uint16_t number);
 /* Its reader number, or RS_NO_READER. */
 unsigned clients_reader(const struct proxy *proxy, uint16_t number);
+/* The other way round; 0 for the sidecar's and those that it reads for, -1 when nobody has it. */
+int clients_by_reader(const struct proxy *proxy, unsigned reader);
 /* Never NULL; "sidecar" for 0. */
 const char *clients_name(const struct proxy *proxy, uint16_t number);
 bool clients_is_foreign(const struct proxy *proxy, uint16_t number);

@@ -120,9 +120,9 @@ static void handle_frames(struct conn *conn)
     conn->corked = true;
     conn->stalled = false;
     while (!conn->closing && conn->failed == NULL) {
-        if (rs_ttrpc_writer_pending(&conn->writer) > CONN_OUTPUT_HIGH) {
+        if (conn_is_behind(conn)) {
             conn_flush(conn);
-            if (rs_ttrpc_writer_pending(&conn->writer) > CONN_OUTPUT_HIGH) {
+            if (conn_is_behind(conn)) {
                 conn->stalled = true;
                 break;
             }
@@ -307,6 +307,11 @@ void *conn_owner(struct conn *conn)
 void *conn_owner_of(struct conn *conn, conn_closed_cb *closed)
 {
     return conn->closed == closed ? conn->owner : NULL;
+}
+
+bool conn_is_behind(const struct conn *conn)
+{
+    return rs_ttrpc_writer_pending(&conn->writer) > CONN_OUTPUT_HIGH;
 }
 
 bool conn_is_outgoing(const struct conn *conn)

@@ -73,6 +73,8 @@ void *conn_owner(struct conn *conn); /* the data of conn_on_closed */
 /* The same when `closed` is the callback that was set, else NULL: tells a session's connection from
  * a peer's. */
 void *conn_owner_of(struct conn *conn, conn_closed_cb *closed);
+/* Whether so much waits to be sent that a large answer should wait as well. */
+bool conn_is_behind(const struct conn *conn);
 /* Whether this side connected. */
 bool conn_is_outgoing(const struct conn *conn);
 

@@ -175,6 +175,7 @@ static struct call *admit_call(struct conn *conn, const struct rs_frame *frame)
     if (rs_ttrpc_stream_accept(&conn->streams, stream) < 0) {
         conn_respond_error(conn, stream, -RINGSIDE_E_INVALID,
                            "stream id is of the wrong parity or was used before");
+        conn_flush(conn);
         conn_fail(conn, "wrong stream id");
         return NULL;
     }

@@ -159,7 +159,7 @@ static int try_receive(struct wait *wait)
         receive_again(session, wait->call, before, request->request_id);
         return 1;
     }
-    for (int i = 0; i < TAKES_MAX; i++) {
+    for (int i = 0; i < TAKES_MAX && !conn_is_behind(session->conn); i++) {
         int rc = rs_inbox_take(session->inbox, &held, &unmapped);
         if (rc < 0) {
             rs_ring_bell(&session->proxy->ring);
@@ -181,6 +181,7 @@ static int try_receive(struct wait *wait)
         rs_ring_release(&held);
         count(session, RS_EXPIRED);
     }
+    control_look_again(session->proxy);
     return 0;
 }
 

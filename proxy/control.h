@@ -43,9 +43,10 @@ struct wait {
     wait_try *again;
     bool for_inbox; /* waits for a message, not for room */
     struct {
-        bool begun;          /* the loan is this call's, abandoned when it is cancelled */
-        struct rs_loan loan; /* in the own ring */
-        uint64_t done_bytes; /* of the slot, from its start */
+        bool begun;           /* the loan is this call's, abandoned when it is cancelled */
+        struct rs_loan loan;  /* in the own ring */
+        uint64_t total_bytes; /* of the message, as it was when the loan was chosen */
+        uint64_t done_bytes;  /* of the slot, from its start */
     } copy;                  /* Forward where it cannot be done in place */
 };
 /* Tries at once and again until answered or cancelled. Takes `request` over. */
@@ -87,9 +88,12 @@ void control_reply_lease(struct session *session, struct conn_call *call,
 
 /* ---- routes ---- */
 
-/* 0 when every destination of the route is connected and has room now; -RINGSIDE_E_FULL;
- * -RINGSIDE_E_UNAVAILABLE with *index of the destination. drop-oldest makes room. */
-int control_room(struct proxy *proxy, uint16_t number, const struct route *route, unsigned *index);
+/* Whether every destination of the route is connected and has room now. 0: yes; 1: no, and the call
+ * is answered; -RINGSIDE_E_FULL or -RINGSIDE_E_UNAVAILABLE: the route blocks, so the call waits. With
+ * `drop` a drop-oldest route makes room, without it such a route has room. */
+int control_room(struct wait *wait, const struct route *route, bool drop);
+/* A slot of the own ring for a call that tries again until it has one. 0 or -RINGSIDE_E_FULL. */
+int control_loan_slot(struct session *session, unsigned class_index, struct rs_loan *loan);
 /* Seals a prepared loan and queues it on the route. 0 or -RINGSIDE_E_STATE. */
 int control_publish(struct proxy *proxy, uint16_t number, const struct rs_loan *loan,
                     const struct route *route);

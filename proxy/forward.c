@@ -31,29 +31,37 @@ static int same_inbox(struct proxy *proxy, struct rs_ring *ring, unsigned own)
     return -1;
 }
 
-/* 1 when the message went on in place, 0 when it has to be copied, or -RINGSIDE_E_STATE. */
-static int forward_in_place(struct proxy *proxy, const struct rs_lease *held,
-                            const struct route *route)
+/* Whether the message can go on in place, and where the table of its ring has the destinations. */
+static bool find_places(struct proxy *proxy, const struct rs_lease *held, const struct route *route,
+                        uint16_t destinations[RS_CONFIG_TARGETS_MAX])
 {
     unsigned count = route->config->to_count;
-    uint16_t destinations[RS_CONFIG_TARGETS_MAX];
-    uint8_t deliveries[RS_CONFIG_TARGETS_MAX];
 
     /* Words above the held one are needed for all routes but the last; a half-done forward would
      * double messages. */
     if (count > RS_MAX_DELIVERIES - (unsigned)held->delivery)
-        return 0;
+        return false;
     for (unsigned i = 0; i < count; i++) {
         int index = same_inbox(proxy, held->ring, route->destinations[i]);
         if (index < 0)
-            return 0;
+            return false;
         destinations[i] = (uint16_t)index;
     }
     for (unsigned i = held->delivery + 1u; count > 1 && i < held->delivery + count; i++) {
         uint64_t word = rs_load_seq_cst(&held->ring->slots[held->slot].delivery[i]);
         if (word != rs_delivery(held->generation, 0, 0, 0, RS_NONE))
-            return 0;
+            return false;
     }
+    return true;
+}
+
+/* 1 when the message went on in place, 0 when it has to be copied, or -RINGSIDE_E_STATE. */
+static int forward_in_place(struct proxy *proxy, const struct rs_lease *held,
+                            const struct route *route, const uint16_t *destinations)
+{
+    unsigned count = route->config->to_count;
+    uint8_t deliveries[RS_CONFIG_TARGETS_MAX];
+
     int done = rs_ring_forward(held, destinations, count, deliveries);
     for (int i = 0; i < done; i++) {
         unsigned own = route->destinations[i];
@@ -67,16 +75,48 @@ static int forward_in_place(struct proxy *proxy, const struct rs_lease *held,
     return done < 0 ? done : done == (int)count;
 }
 
-/* Bytes from the start of the slot that the message uses. */
+/* Bytes from the start of the slot that the message uses, its descriptors included. */
 static uint64_t extent(const struct rs_message *header)
 {
     uint64_t end = header->metadata_offset + header->metadata_bytes;
+    uint64_t table_bytes = (header->tensor_count - UINT64_C(1)) * RS_DESCRIPTOR_BYTES;
 
+    if (table_bytes > end)
+        end = table_bytes;
     for (unsigned i = 0; i < header->tensor_count; i++) {
         if (header->tensors[i].offset + header->tensors[i].bytes > end)
             end = header->tensors[i].offset + header->tensors[i].bytes;
     }
     return end;
+}
+
+/* Finds a slot for the copy. 1: there is one; 0: not yet; a negative error: answered. */
+static int begin_copy(struct wait *wait, uint64_t total)
+{
+    struct rs_ring *own = &wait->session->proxy->ring;
+    int class = rs_ring_class_for(own, total);
+
+    if (class < 0) {
+        conn_reply_error(wait->call, class,
+                         "the message of %llu bytes has to be copied and fits no slot of this "
+                         "stage (ring.classes)",
+                         (unsigned long long)total);
+        return class;
+    }
+    if (control_loan_slot(wait->session, (unsigned)class, &wait->copy.loan) < 0)
+        return 0;
+    wait->copy.begun = true;
+    wait->copy.total_bytes = total;
+    return 1;
+}
+
+/* The loan has a ticket like any other, so its client may have given it away meanwhile. */
+static bool copy_is_ours(const struct wait *wait)
+{
+    const struct rs_loan *loan = &wait->copy.loan;
+    uint64_t state = rs_load_seq_cst(&wait->session->proxy->ring.slots[loan->slot].state);
+
+    return state == rs_state(loan->generation, wait->session->number, RS_LOANED, 0);
 }
 
 /* 1: copied whole; 0: not yet; a negative error: answered. */
@@ -91,18 +131,22 @@ static int copy_slice(struct wait *wait, const struct rs_lease *held, struct rs_
         return -RINGSIDE_E_CORRUPT;
     }
     uint64_t total = extent(header);
-    int class = rs_ring_class_for(own, total);
-    if (class < 0) {
-        conn_reply_error(wait->call, class,
-                         "the message of %llu bytes has to be copied and fits no slot of this "
-                         "stage (ring.classes)",
-                         (unsigned long long)total);
-        return class;
-    }
     if (!wait->copy.begun) {
-        if (rs_ring_loan(own, wait->session->number, (unsigned)class, &wait->copy.loan) < 0)
-            return 0;
-        wait->copy.begun = true;
+        int rc = begin_copy(wait, total);
+        if (rc <= 0)
+            return rc;
+    }
+    /* The slot was chosen for what the header said then; who may write it is not trusted. */
+    if (total != wait->copy.total_bytes) {
+        conn_reply_error(wait->call, -RINGSIDE_E_CORRUPT,
+                         "the message's header changed while it was copied");
+        return -RINGSIDE_E_CORRUPT;
+    }
+    if (!copy_is_ours(wait)) {
+        wait->copy.begun = false;
+        conn_reply_error(wait->call, -RINGSIDE_E_STATE,
+                         "the slot of the copy was abandoned or sent by this session");
+        return -RINGSIDE_E_STATE;
     }
     uint64_t left = total - wait->copy.done_bytes;
     uint64_t bytes = left < COPY_SLICE_BYTES ? left : COPY_SLICE_BYTES;
@@ -157,10 +201,10 @@ static int try_forward(struct wait *wait)
     struct session *session = wait->session;
     struct proxy *proxy = session->proxy;
     const struct route *route = routes_find(&proxy->routes, request->route);
+    uint16_t destinations[RS_CONFIG_TARGETS_MAX];
     struct session_lease lease;
     struct rs_lease held;
     struct rs_message header;
-    unsigned index;
 
     int rc = session_lease_of(session, request->lease, &lease);
     if (rc == 0)
@@ -169,16 +213,12 @@ static int try_forward(struct wait *wait)
         return refuse(wait, rc, rs_strerror(rc));
     if (route == NULL)
         return refuse(wait, -RINGSIDE_E_NO_ROUTE, "the stage has no route of that name");
-    rc = control_room(proxy, session->number, route, &index);
-    if (rc == -RINGSIDE_E_FULL && route->config->when_full == RS_CONFIG_BLOCK)
-        return 0;
-    if (rc < 0) {
-        conn_reply_error(wait->call, rc, "route %s, unix:%s: %s", route->config->name,
-                         route->config->to[index],
-                         rc == -RINGSIDE_E_FULL ? "its inbox is full" : "no link (yet)");
-        return 1;
-    }
-    rc = wait->copy.begun ? 0 : forward_in_place(proxy, &held, route);
+    /* Room is made by a drop only when the message goes on at once. */
+    bool in_place = !wait->copy.begun && find_places(proxy, &held, route, destinations);
+    rc = control_room(wait, route, in_place);
+    if (rc != 0)
+        return rc > 0;
+    rc = in_place ? forward_in_place(proxy, &held, route, destinations) : 0;
     if (rc < 0)
         return refuse(wait, rc, "the message was lost meanwhile");
     if (rc > 0) {
@@ -186,9 +226,10 @@ static int try_forward(struct wait *wait)
         return 1;
     }
     rc = copy_slice(wait, &held, &header);
-    if (rc < 0)
-        return 1;
-    return rc > 0 ? publish_copy(wait, &held, route, &header) : 0;
+    if (rc <= 0)
+        return rc < 0;
+    rc = control_room(wait, route, true);
+    return rc == 0 ? publish_copy(wait, &held, route, &header) : rc > 0;
 }
 
 void control_forward(struct session *session, struct conn_call *call)

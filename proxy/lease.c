@@ -186,7 +186,7 @@ static int begin_bit(struct session *session, const struct rs_ticket *ticket,
     if (rc < 0)
         (*count)--;
     else
-        *reading = (struct session_reading){ticket->slot, *generation, 1};
+        *reading = (struct session_reading){ticket->slot, *generation, 1, false};
     return rc;
 }
 
@@ -197,9 +197,11 @@ static int end_bit(struct session *session, struct session_reading *readings, ui
 
     if (reading == NULL || !same_generation(reading->generation, generation))
         return -RINGSIDE_E_STATE;
+    reading->counted |= counted;
     if (--reading->count > 0)
         return 0;
-    rs_ring_read_end(&session->proxy->ring, session->reader, slot, reading->generation, counted);
+    rs_ring_read_end(&session->proxy->ring, session->reader, slot, reading->generation,
+                     reading->counted);
     *reading = readings[--*count];
     return 0;
 }
@@ -227,8 +229,20 @@ int session_read_begin(struct session *session, const struct rs_ticket *ticket,
         end_bit(session, *readings, count, ticket->slot, *generation, false);
         return -ENOMEM;
     }
-    *own = (struct session_reading){ticket->slot, *generation, 1};
+    *own = (struct session_reading){ticket->slot, *generation, 1, false};
     return 0;
+}
+
+void session_read_adopt(struct session *session, uint32_t slot, uint32_t generation)
+{
+    struct session_reading *reading;
+
+    if (session->reader == CLIENTS_SHARED_READER ||
+        find(session->readings, session->reading_count, slot) != NULL)
+        return;
+    reading = add(&session->readings, &session->reading_count, &session->reading_capacity);
+    if (reading != NULL) /* else its bit stays until the process is gone */
+        *reading = (struct session_reading){slot, generation, 1, false};
 }
 
 int session_read_end(struct session *session, uint32_t slot, uint32_t generation, bool counted)

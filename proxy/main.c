@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Command line of ringside-proxy. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "config/config.h"
 #include "proxy/exit_code.h"
@@ -31,8 +33,9 @@ static const char help[] =
     "  NOTIFY_SOCKET         Told READY=1 and STOPPING=1 as by sd_notify(3).\n"
     "\n"
     "Signals:\n"
-    "  TERM, INT  Take no new workers and loans, wait until nothing is queued or held or\n"
-    "             drain_timeout_ms is over, then exit. A second one exits at once.\n"
+    "  TERM, INT  Take no new workers and loans, wait until nothing is queued or held, nobody is\n"
+    "             left to take it or drain_timeout_ms is over, then exit. A second one exits at\n"
+    "             once.\n"
     "  KILL       Is survived by the ring: the next sidecar of the stage takes it over, and\n"
     "             workers go on in the meantime.\n"
     "\n"
@@ -113,12 +116,25 @@ static int finish_output(void)
     return fflush(stdout) != 0 || ferror(stdout) ? EXIT_CODE_FAILURE : EXIT_CODE_OK;
 }
 
+/* Else the next file that is opened gets the number, and what is printed goes into it. */
+static bool fill_standard_descriptors(void)
+{
+    int fd;
+
+    do {
+        fd = open("/dev/null", O_RDWR);
+    } while (fd >= 0 && fd <= STDERR_FILENO);
+    return fd >= 0 && close(fd) == 0;
+}
+
 int main(int argc, char **argv)
 {
     struct rs_config config = {0};
     const char *file = NULL;
     int rc;
 
+    if (!fill_standard_descriptors())
+        return EXIT_CODE_FAILURE;
     switch (parse(argc, argv, &file)) {
     case HELP:
         fputs(usage, stdout);

@@ -108,18 +108,10 @@ static void work(struct mend *mend)
     }
 }
 
-/* What repair did counts as the sidecar's. */
-static void count(struct proxy *proxy, const struct rs_repair *before)
+static void tell(struct proxy *proxy, const struct rs_repair *before)
 {
     const struct rs_repair *now = &proxy->repair;
 
-    if (now->requeued != before->requeued)
-        rs_ring_count(&proxy->ring, 0, RS_REQUEUED, now->requeued - before->requeued);
-    if (now->dead_lettered != before->dead_lettered)
-        rs_ring_count(&proxy->ring, 0, RS_DEAD_LETTERED,
-                      now->dead_lettered - before->dead_lettered);
-    if (now->expired != before->expired)
-        rs_ring_count(&proxy->ring, 0, RS_EXPIRED, now->expired - before->expired);
     if (now->quarantined != before->quarantined)
         log_error(&proxy->log, "ring", 0,
                   "%llu slots hold nonsense and were set aside: a worker wrote where it must not",
@@ -142,7 +134,7 @@ static void on_idle(uv_idle_t *idle)
         if (more)
             work(mend);
     } while (more && (int64_t)uv_hrtime() < end);
-    count(mend->proxy, &before);
+    tell(mend->proxy, &before);
     if (!more) {
         uv_idle_stop(idle);
         if (mend->audit_wanted)

@@ -74,14 +74,19 @@ struct link *link_of(struct conn *conn)
     return conn_owner_of(conn, on_closed);
 }
 
-static void refuse(struct link *link, const char *text)
+static void leave(struct link *link, enum link_state state, const char *text)
 {
     struct conn *conn = link->conn;
 
     link->conn = NULL;
-    lost(link, LINK_REFUSED, text);
+    lost(link, state, text);
     if (conn)
         conn_close(conn, "refused");
+}
+
+static void refuse(struct link *link, const char *text)
+{
+    leave(link, LINK_REFUSED, text);
 }
 
 /* ---- views ---- */
@@ -143,6 +148,10 @@ static struct view *view_create(struct link *link, const Ringside__Peer__V1__Hel
     peers_name(view->stage, sizeof(view->stage), hello->stage);
     if (!peers_file_is_theirs(link->conn, view->control_fd)) {
         *why = "its control file is not one that its sidecar made";
+        goto err_after_alloc;
+    }
+    if (!peers_is_event(view->event_fd)) {
+        *why = "the event of its inbox is no eventfd";
         goto err_after_alloc;
     }
     if (rs_ring_map(&view->ring, view->control_fd, -1, false, why) < 0)
@@ -233,7 +242,11 @@ static void on_hello(struct conn *conn, int error, const char *text,
         return;
     }
     if (error < 0) {
-        refuse(link, text && text[0] ? text : rs_strerror(error));
+        /* A sidecar that ends or starts meanwhile is away and has refused nothing. */
+        bool away = error == -RINGSIDE_E_UNAVAILABLE || error == -RINGSIDE_E_TIMEOUT;
+
+        leave(link, away ? LINK_CONNECTING : LINK_REFUSED,
+              text && text[0] ? text : rs_strerror(error));
         return;
     }
     why = hello_fault(link, hello, fd_count, buffer, sizeof(buffer));

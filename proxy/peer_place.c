@@ -34,11 +34,12 @@ static void on_left(struct conn *conn, int error, const char *text,
     rs_fd_close(fds, fd_count);
 }
 
-static int leave(struct conn *conn, uint32_t client)
+static int leave(struct conn *conn, uint32_t client, uint64_t nonce)
 {
     Ringside__Peer__V1__LeaveRequest request = RINGSIDE__PEER__V1__LEAVE_REQUEST__INIT;
 
     request.client = client;
+    request.nonce = nonce;
     return conn_call_out(conn, PEER_SERVICE, "Leave", &request.base,
                          &ringside__peer__v1__leave_response__descriptor, NULL, 0, PEER_CALL_NS,
                          on_left, NULL);
@@ -106,9 +107,9 @@ static void on_opened(struct conn *conn, int error, const char *text,
     } else if (!opening->call) {
         /* The worker went away meanwhile: so does its number. */
         rs_fd_close(fds, fd_count);
-        leave(conn, response->client);
+        leave(conn, response->client, response->nonce);
     } else if (!hand_on(opening, upstream, response, fds)) {
-        leave(conn, response->client);
+        leave(conn, response->client, response->nonce);
     }
     free(opening);
 }
@@ -211,13 +212,13 @@ void place_drop_all(struct upstream *upstream)
 struct asking {
     struct peers *peers;
     uint8_t ring_number;
-    struct place *place; /* compared, not followed, before it was found in the list */
+    uint64_t serial; /* of the place */
 };
 
 static struct place *asked_for(struct upstream *upstream, const struct asking *asking)
 {
     for (struct place *place = upstream ? upstream->places : NULL; place; place = place->next) {
-        if (place == asking->place)
+        if (place->serial == asking->serial)
             return place;
     }
     return NULL;
@@ -241,18 +242,19 @@ static void settle(struct upstream *upstream, struct place *place, int error,
         return;
     }
     if (place->state == PLACE_GONE) {
-        leave(upstream->conn, response->client);
+        leave(upstream->conn, response->client, response->nonce);
         unlink_place(upstream, place);
         free_place(place);
         return;
     }
     if (place->state == PLACE_READY && place->client != response->client) {
         /* Its sidecar lost the tokens: the session's messages are held under the number it has. */
-        leave(upstream->conn, response->client);
+        leave(upstream->conn, response->client, response->nonce);
         tell(proxy, upstream, number, waiters, 0, place);
         return;
     }
     place->client = (uint16_t)response->client;
+    place->nonce = response->nonce;
     place->has_token = response->session_token.len == sizeof(place->token);
     if (place->has_token)
         memcpy(place->token, response->session_token.data, sizeof(place->token));
@@ -276,7 +278,7 @@ static void on_place(struct conn *conn, int error, const char *text,
     if (place)
         settle(upstream, place, error, response);
     else if (error == 0)
-        leave(conn, response->client);
+        leave(conn, response->client, response->nonce);
 }
 
 static int ask(struct upstream *upstream, struct place *place, const char *name)
@@ -285,7 +287,7 @@ static int ask(struct upstream *upstream, struct place *place, const char *name)
 
     if (!asking)
         return -ENOMEM;
-    *asking = (struct asking){upstream->peers, upstream->number, place};
+    *asking = (struct asking){upstream->peers, upstream->number, place->serial};
     int rc = call_admit(upstream, name, place->has_token ? place->token : NULL,
                         place->pidfd >= 0 ? peers_dup(place->pidfd) : -1, false, PEER_CALL_NS,
                         on_place, asking);
@@ -320,6 +322,7 @@ static struct place *create_place(struct upstream *upstream, uint16_t number, in
 
     if (!place)
         return NULL;
+    place->serial = ++upstream->peers->last_serial;
     place->number = number;
     place->pidfd = peers_pidfd_of(socket);
     place->next = upstream->places;
@@ -376,7 +379,7 @@ static void give_back(struct upstream *upstream, struct place *place)
     }
     place->number = 0;
     if (place->state == PLACE_READY && upstream->conn &&
-        leave(upstream->conn, place->client) == 0) {
+        leave(upstream->conn, place->client, place->nonce) == 0) {
         unlink_place(upstream, place);
         free_place(place);
         return;

@@ -206,8 +206,11 @@ void service_admit(struct conn_call *call)
         return;
     }
     bit_set(link->admitted, admission.number);
+    /* Either way: the number's last owner may have been of the other kind. */
     if (lock)
         bit_set(proxy->peers->locked, admission.number);
+    else
+        bit_clear(proxy->peers->locked, admission.number);
 }
 
 void service_leave(struct conn_call *call)
@@ -221,9 +224,12 @@ void service_leave(struct conn_call *call)
     if (!request)
         return;
     uint32_t number = request->client;
+    uint64_t nonce = request->nonce;
     conn_free_message(&request->base);
-    if (number >= RS_MAX_CLIENTS || !bit_get(link->admitted, number)) {
-        conn_reply_error(call, -RINGSIDE_E_INVALID, "client %u was not admitted on this link",
+    if (number >= clients_end(proxy) || !bit_get(link->admitted, number) ||
+        (nonce != 0 && nonce != rs_load_relaxed(&proxy->ring.clients[number].nonce))) {
+        conn_reply_error(call, -RINGSIDE_E_INVALID,
+                         "client %u was not admitted on this link, or is somebody else by now",
                          number);
         return;
     }

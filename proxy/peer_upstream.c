@@ -251,32 +251,44 @@ int upstream_adopt_all(struct peers *peers)
 
 /* ---- the own place in it ---- */
 
-/* Descriptors: control, body, bell; all taken over. NULL or what is wrong. */
+/* Descriptors: control, body, bell. NULL or what is wrong. */
+static const char *files_fault(const struct upstream *upstream, const int fds[3])
+{
+    if (!peers_file_is_theirs(upstream->conn, fds[0]) ||
+        !peers_file_is_theirs(upstream->conn, fds[1]))
+        return "its files are not those that its sidecar made";
+    return peers_is_event(fds[2]) ? NULL : "its bell is no eventfd";
+}
+
+static bool is_client(const struct rs_ring *ring, uint32_t number)
+{
+    return number > 0 && number < ring->layout.client_count;
+}
+
+/* Checked descriptors, which stay the caller's. NULL or what is wrong. */
 static const char *map(struct upstream *upstream, const Ringside__Peer__V1__AdmitResponse *response,
                        const int fds[3])
 {
     struct rs_ring *ring = &upstream->ring;
     const char *why;
 
-    if (!peers_file_is_theirs(upstream->conn, fds[0]) ||
-        !peers_file_is_theirs(upstream->conn, fds[1]))
-        return "its files are not those that its sidecar made";
     if (rs_ring_map(ring, fds[0], fds[1], false, &why) < 0)
         return why;
     why = NULL;
     if (memcmp(ring->layout.incarnation, upstream->incarnation, 16) != 0)
         why = "it passed another ring than its own";
-    else if (response->client == 0 || response->client >= ring->layout.client_count ||
+    else if (!is_client(ring, response->client) ||
              response->destination >= ring->layout.destination_count)
         why = "it told numbers out of range";
+    else if (rs_guard_add(ring->control, ring->layout.control_bytes) < 0 ||
+             rs_guard_add(ring->body, ring->layout.body_bytes) < 0)
+        why = "too many rings are mapped";
     else if (rs_load_acquire(&ring->clients[response->client].nonce) != response->nonce)
         why = "the memory behind its descriptors is not the memory that it works in: both sidecars "
               "must "
               "run on one kernel";
-    else if (rs_guard_add(ring->control, ring->layout.control_bytes) < 0 ||
-             rs_guard_add(ring->body, ring->layout.body_bytes) < 0)
-        why = "too many rings are mapped";
     if (why) {
+        rs_guard_remove(ring->body);
         rs_guard_remove(ring->control);
         rs_ring_unmap(ring);
         return why;
@@ -292,8 +304,12 @@ static void admitted(struct upstream *upstream, const Ringside__Peer__V1__AdmitR
                      const int fds[3])
 {
     struct proxy *proxy = upstream->peers->proxy;
-    const char *why = upstream->mapped ? NULL : map(upstream, response, fds);
+    const char *why = files_fault(upstream, fds);
 
+    if (!why && !upstream->mapped)
+        why = map(upstream, response, fds);
+    else if (!why && !is_client(&upstream->ring, response->client))
+        why = "it told numbers out of range";
     if (why) {
         rs_fd_close(fds, 3);
         if (strcmp(upstream->error, why) == 0)
@@ -409,41 +425,6 @@ void upstream_connected(struct upstream *upstream, struct conn *conn)
     }
 }
 
-static void on_introduced(struct conn *conn, int error, const char *text,
-                          const ProtobufCMessage *response, int *fds, size_t fd_count, void *data)
-{
-    struct upstream *upstream = upstream_of(conn);
-
-    (void)response;
-    (void)data;
-    rs_fd_close(fds, fd_count);
-    if (error < 0 && upstream)
-        log_info(&upstream->peers->proxy->log, "peers", conn_serial(conn),
-                 "stage %s does not connect to where its messages may be forwarded: %s; forwarding "
-                 "copies",
-                 upstream->stage, text && text[0] ? text : rs_strerror(error));
-}
-
-void upstream_introduce(struct upstream *upstream, const struct link *link)
-{
-    const struct rs_ring *own = &upstream->peers->proxy->ring;
-    Ringside__Peer__V1__IntroduceRequest request = RINGSIDE__PEER__V1__INTRODUCE_REQUEST__INIT;
-    char address[RS_CONFIG_SOCKET_PATH_BYTES + 8];
-
-    if (!upstream->conn || link->state != LINK_CONNECTED || !link->view ||
-        memcmp(link->view->ring.layout.incarnation, upstream->incarnation, 16) == 0)
-        return;
-    snprintf(address, sizeof(address), "unix:%s", link->path);
-    request.stage = link->view->stage;
-    request.address = address;
-    request.incarnation = peers_bytes(link->view->ring.layout.incarnation, 16);
-    request.attempts =
-        rs_destination_attempts(rs_load_relaxed(&own->destinations[link->destination].state));
-    conn_call_out(upstream->conn, PEER_SERVICE, "Introduce", &request.base,
-                  &ringside__peer__v1__introduce_response__descriptor, NULL, 0, PEER_CALL_NS,
-                  on_introduced, NULL);
-}
-
 /* ---- every second ---- */
 
 static void look_for_damage(struct upstream *upstream)
@@ -457,6 +438,7 @@ static void look_for_damage(struct upstream *upstream)
         return;
     upstream->damaged = true;
     rs_inbox_forget(&upstream->peers->proxy->inbox, upstream->number);
+    take_from_sessions(upstream);
     peers_name(upstream->error, sizeof(upstream->error), "its files lost pages");
     log_error(&upstream->peers->proxy->log, "peers", 0,
               "the ring of stage %s lost pages: somebody truncated its files. Its messages are not "

@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "proto/decode.h"
 #include "proto/err.h"
 #include "proto/layout.h"
 #include "proxy/peers_private.h"
@@ -56,9 +57,14 @@ bool peers_file_is_theirs(struct conn *conn, int fd)
 void peers_name(char *to, size_t bytes, const char *from)
 {
     snprintf(to, bytes, "%s", from ? from : "");
-    for (; *to; to++) {
-        if ((unsigned char)*to < 0x20 || *to == 0x7f)
+    for (size_t left = strlen(to); left > 0;) {
+        size_t step = rs_utf8_character((const uint8_t *)to, left);
+
+        if (step == 0 || (unsigned char)*to < 0x20 || *to == 0x7f)
             *to = '?';
+        step = step > 0 ? step : 1;
+        to += step;
+        left -= step;
     }
 }
 
@@ -80,6 +86,18 @@ int peers_dup(int fd)
     int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
 
     return copy < 0 ? -errno : copy;
+}
+
+bool peers_is_event(int fd)
+{
+    static const char wanted[] = "anon_inode:[eventfd]";
+    char path[48], target[sizeof(wanted)];
+    int flags = fcntl(fd, F_GETFL);
+
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    return readlink(path, target, sizeof(target)) == (ssize_t)sizeof(wanted) - 1 &&
+           memcmp(target, wanted, sizeof(wanted) - 1) == 0 && flags >= 0 &&
+           fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;
 }
 
 void peers_random(uint64_t *number)
@@ -112,6 +130,43 @@ void peers_dispatch(struct conn_call *call)
     }
     conn_reply_error(call, -RINGSIDE_E_UNIMPLEMENTED, "%s has no method %s", call->service,
                      call->method);
+}
+
+/* ---- introductions ---- */
+
+static void on_introduced(struct conn *conn, int error, const char *text,
+                          const ProtobufCMessage *response, int *fds, size_t fd_count, void *data)
+{
+    struct upstream *upstream = upstream_of(conn);
+
+    (void)response;
+    (void)data;
+    rs_fd_close(fds, fd_count);
+    if (error < 0 && upstream)
+        log_info(&upstream->peers->proxy->log, "peers", conn_serial(conn),
+                 "stage %s does not connect to where its messages may be forwarded: %s; forwarding "
+                 "copies",
+                 upstream->stage, text && text[0] ? text : rs_strerror(error));
+}
+
+void upstream_introduce(struct upstream *upstream, const struct link *link)
+{
+    const struct rs_ring *own = &upstream->peers->proxy->ring;
+    Ringside__Peer__V1__IntroduceRequest request = RINGSIDE__PEER__V1__INTRODUCE_REQUEST__INIT;
+    char address[RS_CONFIG_SOCKET_PATH_BYTES + 8];
+
+    if (!upstream->conn || link->state != LINK_CONNECTED || !link->view ||
+        memcmp(link->view->ring.layout.incarnation, upstream->incarnation, 16) == 0)
+        return;
+    snprintf(address, sizeof(address), "unix:%s", link->path);
+    request.stage = link->view->stage;
+    request.address = address;
+    request.incarnation = peers_bytes(link->view->ring.layout.incarnation, 16);
+    request.attempts =
+        rs_destination_attempts(rs_load_relaxed(&own->destinations[link->destination].state));
+    conn_call_out(upstream->conn, PEER_SERVICE, "Introduce", &request.base,
+                  &ringside__peer__v1__introduce_response__descriptor, NULL, 0, PEER_CALL_NS,
+                  on_introduced, NULL);
 }
 
 /* ---- Control.Open of a destination ---- */
@@ -215,6 +270,15 @@ static Ringside__V1__PeerStatus *link_row(const struct link *link)
     if (status && view)
         status->inbox_depth = rs_inbox_depth_now(&view->inbox);
     return status;
+}
+
+bool peers_linked(const struct proxy *proxy)
+{
+    for (unsigned i = 0; proxy->peers && i < RS_MAX_DESTINATIONS; i++) {
+        if (proxy->peers->links[i] && proxy->peers->links[i]->state == LINK_CONNECTED)
+            return true;
+    }
+    return false;
 }
 
 int peers_status(struct proxy *proxy, Ringside__V1__PeerStatus ***rows, size_t *count)

@@ -4,6 +4,7 @@
 #ifndef RINGSIDE_PROXY_PEERS_H
 #define RINGSIDE_PROXY_PEERS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -55,6 +56,9 @@ int peers_admit_session(struct proxy *proxy, uint16_t number, const char *name, 
 /* The number is given back: its places in other rings go with it. Pending callbacks do not come any
  * more. */
 void peers_session_gone(struct proxy *proxy, uint16_t number);
+
+/* Whether the sidecar of any other stage that messages go to is connected. */
+bool peers_linked(const struct proxy *proxy);
 
 /* Rows of the status, allocated for protobuf_c_message_free_unpacked. 0 or -ENOMEM. */
 int peers_status(struct proxy *proxy, Ringside__V1__PeerStatus ***peers, size_t *count);

@@ -66,7 +66,9 @@ struct place {
     struct place *next;
     enum place_state state;
     uint16_t number; /* of the session, in the own ring; 0 when PLACE_GONE */
+    uint64_t serial; /* tells it from an earlier place at its address */
     uint16_t client; /* in the upstream ring */
+    uint64_t nonce;  /* of the admission */
     bool has_token;
     uint8_t token[16];
     int pidfd; /* of the worker, owned; -1 */
@@ -103,6 +105,7 @@ struct peers {
     uv_timer_t tick;
     unsigned ticks;
     unsigned last_number;                     /* of a ring, given last */
+    uint64_t last_serial;                     /* of a place */
     struct link *links[RS_MAX_DESTINATIONS];  /* owned, by destination */
     struct upstream *upstreams[RS_MAX_RINGS]; /* owned, by ring number; [0] is NULL */
     uint64_t locked[RS_MAX_CLIENTS / 64]; /* foreign clients whose lock byte tells their death */
@@ -132,11 +135,15 @@ int peers_check_layout(uint32_t version, uint64_t hash, uint64_t features, char 
 /* Whether the descriptor is a plain file of the process at the other end of the socket, or of root:
  * what a sidecar made. */
 bool peers_file_is_theirs(struct conn *conn, int fd);
-/* Makes a NUL-terminated name out of a peer's text. */
+/* Makes a NUL-terminated name of whole UTF-8 characters out of a peer's text. */
 void peers_name(char *to, size_t bytes, const char *from);
 /* A pidfd of the process that connected, or -1. */
 int peers_pidfd_of(int socket);
 int peers_dup(int fd);
+/* Whether the descriptor is an eventfd, so that a write to it cannot be made to wait; sets it so. */
+bool peers_is_event(int fd);
+/* Tells it of a destination of ours. */
+void upstream_introduce(struct upstream *upstream, const struct link *link);
 void peers_random(uint64_t *number);
 
 /* ---- peer_link.c: downstream ---- */
@@ -166,8 +173,6 @@ void upstream_connected(struct upstream *upstream, struct conn *conn);
 void upstream_tick(struct upstream *upstream);
 /* At the end, when no session is left. */
 void upstream_destroy(struct upstream *upstream);
-/* Tells it of a destination of ours. */
-void upstream_introduce(struct upstream *upstream, const struct link *link);
 
 /* ---- peer_place.c: places of workers in upstream rings ---- */
 /* After a reconnect: every place is asked for again by its token. */

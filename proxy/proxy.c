@@ -18,8 +18,7 @@
 #include "proxy/peers.h"
 #include "proxy/watch.h"
 
-#define DRAIN_LOOK_MS      50
-#define DRAIN_SLOTS_PER_MS 10000 /* looks at a large ring are rarer */
+#define DRAIN_LOOK_MS 50
 
 struct drain_call {
     struct drain_call *next;
@@ -40,61 +39,33 @@ void proxy_dispatch(struct conn_call *call)
 
 /* ---- the end ---- */
 
-static bool has_live_client(const struct proxy *proxy)
+/* Of the stage itself, or of others that read its messages. */
+static bool has_live_client(const struct proxy *proxy, bool foreign)
 {
     for (uint32_t i = 1; i < clients_end(proxy); i++) {
         enum client_phase phase = clients_phase(proxy, (uint16_t)i);
         if ((phase == CLIENT_ATTACHED || phase == CLIENT_DETACHED) &&
-            !clients_is_foreign(proxy, (uint16_t)i))
+            clients_is_foreign(proxy, (uint16_t)i) == foreign)
             return true;
     }
     return false;
 }
 
-struct proxy_load proxy_load(struct proxy *proxy)
-{
-    struct rs_ring *ring = &proxy->ring;
-    struct proxy_load load = {0};
-
-    for (uint32_t slot = 0; slot < ring->layout.slot_count; slot++) {
-        struct rs_slot *record = &ring->slots[slot];
-        uint64_t state = rs_load_acquire(&record->state);
-        uint32_t queued = 0, held = 0;
-
-        load.loaned += rs_state_phase(state) == RS_LOANED;
-        if (rs_state_phase(state) != RS_SEALED)
-            continue;
-        for (unsigned i = 0; i < RS_MAX_DELIVERIES; i++) {
-            uint64_t word = rs_load_acquire(&record->delivery[i]);
-            if (rs_delivery_generation(word) != rs_state_generation(state))
-                continue;
-            queued += rs_delivery_phase(word) == RS_QUEUED;
-            held += rs_delivery_phase(word) == RS_HELD;
-        }
-        bool read = (rs_state_flags(state) & RS_FLAG_TICKET) != 0 &&
-                    (rs_load_acquire(&record->readers) & RS_READERS_BITS) != 0;
-        load.waiting += queued;
-        load.leased += held;
-        load.reading += read;
-        load.kept += queued + held == 0 && !read;
-    }
-    return load;
-}
-
 static void decide_files(struct proxy *proxy)
 {
-    struct proxy_load load = proxy_load(proxy);
+    const struct census *load = census_now(proxy);
 
     clients_tick(proxy);
-    bool used = load.waiting + load.loaned + load.leased + load.reading + load.kept > 0;
-    bool live = has_live_client(proxy);
-    proxy->remove_files = proxy->damaged || (!used && !live);
+    bool used = load->waiting + load->loaned + load->leased + load->reading + load->kept > 0;
+    bool live = has_live_client(proxy, false);
+    bool judged = proxy->phase != PROXY_STARTING || !proxy->files.adopted;
+    proxy->remove_files = proxy->damaged || (!used && !live && judged);
     if (!proxy->remove_files)
         log_info(&proxy->log, "ring", 0,
                  "the ring stays for the next sidecar: %u queued, %u loaned, %u held, %u read, %u "
                  "kept by ticket, %s client alive (%s, %s)",
-                 load.waiting, load.loaned, load.leased, load.reading, load.kept, live ? "a" : "no",
-                 proxy->files.control_path, proxy->files.body_path);
+                 load->waiting, load->loaned, load->leased, load->reading, load->kept,
+                 live ? "a" : "no", proxy->files.control_path, proxy->files.body_path);
 }
 
 static void begin_close(struct proxy *proxy)
@@ -114,6 +85,7 @@ static void begin_close(struct proxy *proxy)
     if (proxy->clients != NULL)
         clients_close(proxy);
     mend_close(proxy);
+    census_close(proxy);
     uv_close((uv_handle_t *)&proxy->terminate, NULL);
     uv_close((uv_handle_t *)&proxy->interrupt, NULL);
     uv_close((uv_handle_t *)&proxy->drain_timer, NULL);
@@ -126,6 +98,7 @@ static void release(struct proxy *proxy)
         control_destroy(proxy);
         watch_destroy(proxy);
         mend_destroy(proxy);
+        census_destroy(proxy);
         clients_destroy(proxy, proxy->remove_files);
         routes_finish(&proxy->routes);
         rs_repair_finish(&proxy->repair);
@@ -141,11 +114,19 @@ static void release(struct proxy *proxy)
 
 /* ---- drain ---- */
 
-static bool is_drained(struct proxy *proxy, struct proxy_load *load)
+static bool is_drained(const struct proxy *proxy, const struct census *load)
 {
-    *load = proxy_load(proxy);
-    return load->waiting + load->loaned + load->leased + load->reading == 0 &&
-           rs_inbox_depth_now(&proxy->inbox) == 0 && !mend_busy(proxy);
+    return load->waiting + load->loaned + load->leased + load->reading + load->arrived == 0 &&
+           !mend_busy(proxy);
+}
+
+/* What is in the own inbox is for the stage's own workers, the rest for those of others. */
+static bool somebody_may_take(const struct proxy *proxy, const struct census *load)
+{
+    if (has_live_client(proxy, false) || mend_busy(proxy))
+        return true;
+    return load->waiting + load->leased > load->waiting_here &&
+           (has_live_client(proxy, true) || peers_linked(proxy));
 }
 
 static void forget_drain(struct drain_call *drain)
@@ -163,55 +144,68 @@ static void on_drain_cancelled(struct conn_call *call)
     forget_drain(call->data);
 }
 
-static void answer_drains(struct proxy *proxy, bool drained, const struct proxy_load *load)
+static void answer_drains(struct proxy *proxy, bool drained, bool hopeless,
+                          const struct census *load)
 {
     Ringside__V1__Empty response = RINGSIDE__V1__EMPTY__INIT;
     int64_t now = (int64_t)uv_hrtime();
 
     for (struct drain_call *drain = proxy->drains, *next; drain != NULL; drain = next) {
         next = drain->next;
-        if (!drained && now < drain->deadline_ns)
+        if (!drained && !hopeless && now < drain->deadline_ns)
             continue;
         if (drained)
             conn_reply(drain->call, &response.base, NULL, 0);
         else
-            conn_reply_error(drain->call, -RINGSIDE_E_TIMEOUT,
-                             "still %u queued, %u loaned, %u held, %u read, %u in the inbox",
+            conn_reply_error(drain->call,
+                             hopeless ? -RINGSIDE_E_UNAVAILABLE : -RINGSIDE_E_TIMEOUT,
+                             "%s: still %u queued, %u loaned, %u held, %u read, %u of other stages",
+                             hopeless ? "nobody is there to take it" : "not empty in time",
                              load->waiting, load->loaned, load->leased, load->reading,
-                             rs_inbox_depth_now(&proxy->inbox));
+                             load->arrived);
         forget_drain(drain);
+    }
+}
+
+static void on_drain_census(struct proxy *proxy, const struct census *now, void *data)
+{
+    const struct census load = *now; /* closing counts again */
+    bool drained = proxy->damaged || is_drained(proxy, &load);
+    bool hopeless = !drained && !somebody_may_take(proxy, &load);
+
+    (void)data;
+    answer_drains(proxy, drained, hopeless, &load);
+    if (!proxy->leaving) {
+        if (proxy->drains == NULL)
+            uv_timer_stop(&proxy->drain_timer);
+    } else if (drained || hopeless || (int64_t)uv_hrtime() >= proxy->drain_deadline_ns) {
+        if (!drained)
+            log_warn(&proxy->log, "drain", 0,
+                     "%s: %u queued, %u loaned, %u held, %u read, %u of other stages",
+                     hopeless ? "nobody is there to take what is left"
+                              : "not empty after drain_timeout_ms",
+                     load.waiting, load.loaned, load.leased, load.reading, load.arrived);
+        begin_close(proxy);
     }
 }
 
 static void on_drain_timer(uv_timer_t *timer)
 {
     struct proxy *proxy = timer->data;
-    struct proxy_load load = {0};
-    bool drained = proxy->damaged || is_drained(proxy, &load);
 
-    answer_drains(proxy, drained, &load);
-    if (proxy->leaving && (drained || (int64_t)uv_hrtime() >= proxy->drain_deadline_ns)) {
-        if (!drained)
-            log_warn(&proxy->log, "drain", 0,
-                     "not empty after drain_timeout_ms: %u queued, %u loaned, %u held, %u read",
-                     load.waiting, load.loaned, load.leased, load.reading);
-        begin_close(proxy);
-    } else if (!proxy->leaving && proxy->drains == NULL) {
-        uv_timer_stop(timer);
-    }
+    if (proxy->drain_census.done == NULL)
+        census_ask(proxy, &proxy->drain_census, on_drain_census, NULL);
 }
 
 static void start_draining(struct proxy *proxy, const char *why)
 {
-    uint64_t interval = DRAIN_LOOK_MS + proxy->ring.layout.slot_count / DRAIN_SLOTS_PER_MS;
-
     if (proxy->phase == PROXY_SERVING) {
         proxy->phase = PROXY_DRAINING;
         rs_store_release(&proxy->ring.shared->draining, 1);
         log_info(&proxy->log, "drain", 0, "draining (%s): no new attaches and loans", why);
     }
     if (!uv_is_active((uv_handle_t *)&proxy->drain_timer))
-        uv_timer_start(&proxy->drain_timer, on_drain_timer, 0, interval);
+        uv_timer_start(&proxy->drain_timer, on_drain_timer, 0, DRAIN_LOOK_MS);
 }
 
 void proxy_drain_for(struct proxy *proxy, struct conn_call *call, uint64_t timeout_ms)
@@ -298,8 +292,8 @@ static int open_parts(struct proxy *proxy)
         const char *what;
     } parts[] = {
         {open_events, "eventfds"}, {open_ring, "ring"},       {mend_open, "repair"},
-        {control_open, "control"}, {clients_open, "clients"}, {watch_open, "watch"},
-        {peers_open, "peers"},     {conn_listen, "socket"},
+        {census_open, "census"},   {control_open, "control"}, {clients_open, "clients"},
+        {watch_open, "watch"},     {peers_open, "peers"},     {conn_listen, "socket"},
     };
 
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {

@@ -11,6 +11,7 @@
 #include "proto/inbox.h"
 #include "proto/repair.h"
 #include "proto/ring.h"
+#include "proxy/census.h"
 #include "proxy/clients.h"
 #include "proxy/conn.h"
 #include "proxy/log.h"
@@ -42,6 +43,7 @@ struct proxy {
     struct listener *listener; /* conn.c and listen.c */
     struct clients *clients;   /* clients.c */
     struct mend *mend;         /* mend.c */
+    struct counter *counter;   /* census.c */
     struct watch *watch;       /* watch.c */
     struct control *control;   /* control.c */
     struct peers *peers;       /* peers.c */
@@ -52,6 +54,7 @@ struct proxy {
     uv_signal_t terminate, interrupt;
     uv_timer_t drain_timer;
     int64_t drain_deadline_ns;
+    struct census_request drain_census; /* what is left; asked for by drain_timer */
     bool opened;               /* the ring is mapped */
     bool remove_files;         /* nobody needs them any more */
     bool leaving;              /* told to end: drains, then closes */
@@ -70,7 +73,7 @@ void proxy_dispatch(struct conn_call *call);
  * more. */
 void proxy_drain_for(struct proxy *proxy, struct conn_call *call, uint64_t timeout_ms);
 
-/* True while new attaches, loans and sends are refused. */
+/* True while new attaches and loans are refused. */
 static inline bool proxy_is_draining(const struct proxy *proxy)
 {
     return proxy->phase != PROXY_SERVING;
@@ -80,15 +83,5 @@ static inline bool proxy_is_damaged(const struct proxy *proxy)
 {
     return proxy->damaged;
 }
-
-/* Messages that wait, and what clients hold; looks at every slot. */
-struct proxy_load {
-    uint32_t waiting; /* deliveries queued, wherever they lead */
-    uint32_t loaned;  /* slots */
-    uint32_t leased;  /* deliveries held */
-    uint32_t reading; /* slots with readers */
-    uint32_t kept;    /* other sealed slots: readable by ticket */
-};
-struct proxy_load proxy_load(struct proxy *proxy);
 
 #endif

@@ -9,11 +9,16 @@
 #include "proxy/control.h"
 #include "proxy/proxy.h"
 
+#define WALK_SLOTS 4096u /* of a class whose every slot is looked at when hints find none */
+
 /* ---- routes ---- */
 
-int control_room(struct proxy *proxy, uint16_t number, const struct route *route, unsigned *index)
+/* 0, -RINGSIDE_E_FULL or -RINGSIDE_E_UNAVAILABLE, with *index of the destination. */
+static int look_for_room(struct proxy *proxy, uint16_t number, const struct route *route, bool drop,
+                         unsigned *index)
 {
     struct rs_repair *repair = &proxy->repair;
+    bool drops = route->config->when_full == RS_CONFIG_DROP_OLDEST;
 
     for (*index = 0; *index < route->config->to_count; ++*index) {
         unsigned destination = route->destinations[*index];
@@ -27,14 +32,30 @@ int control_room(struct proxy *proxy, uint16_t number, const struct route *route
         unsigned destination = route->destinations[*index];
         struct rs_inbox *inbox = repair->inboxes[destination];
 
-        if (rs_inbox_has_room(inbox))
+        if ((drops && !drop) || rs_inbox_has_room(inbox))
             continue;
-        if (route->config->when_full != RS_CONFIG_DROP_OLDEST ||
-            !rs_inbox_drop_oldest(inbox, repair->ring_number[destination]))
+        if (!drops || !rs_inbox_drop_oldest(inbox, repair->ring_number[destination]))
             return -RINGSIDE_E_FULL;
         rs_ring_count(&proxy->ring, number, RS_DROPPED, 1);
     }
     return 0;
+}
+
+int control_room(struct wait *wait, const struct route *route, bool drop)
+{
+    unsigned index;
+
+    int rc = look_for_room(wait->session->proxy, wait->session->number, route, drop, &index);
+    if (rc == 0 || route->config->when_full == RS_CONFIG_BLOCK)
+        return rc;
+    if (rc == -RINGSIDE_E_UNAVAILABLE)
+        conn_reply_error(wait->call, rc,
+                         "route %s: no link to unix:%s (yet); see `ringside status`",
+                         route->config->name, route->config->to[index]);
+    else
+        conn_reply_error(wait->call, rc, "route %s: the inbox of unix:%s is full",
+                         route->config->name, route->config->to[index]);
+    return 1;
 }
 
 static void push(struct proxy *proxy, uint16_t number, unsigned destination, uint32_t slot,
@@ -69,6 +90,16 @@ void control_requeue(struct proxy *proxy, const struct rs_lease *lease, unsigned
 }
 
 /* ---- Loan ---- */
+
+int control_loan_slot(struct session *session, unsigned class_index, struct rs_loan *loan)
+{
+    struct rs_ring *ring = &session->proxy->ring;
+
+    /* A walk over a large class would hold up the loop at each try; what hints lose the audit finds. */
+    if (ring->layout.classes[class_index].slots <= WALK_SLOTS)
+        return rs_ring_loan(ring, session->number, class_index, loan);
+    return rs_ring_loan_hinted(ring, session->number, class_index, loan);
+}
 
 static int plan(struct conn_call *call, const Ringside__V1__LoanRequest *request,
                 struct rs_message *header, uint64_t *total_bytes)
@@ -180,7 +211,7 @@ static int try_loan(struct wait *wait)
                          (unsigned long long)layout->classes[layout->class_count - 1].slot_bytes);
         return 1;
     }
-    if (rs_ring_loan(&proxy->ring, session->number, (unsigned)class, &loan) < 0)
+    if (control_loan_slot(session, (unsigned)class, &loan) < 0)
         return 0;
     rs_message_store(&header, &proxy->ring.slots[loan.slot], control_body(&proxy->ring, loan.slot));
     struct session_lease lease = {&proxy->ring, loan.slot, loan.generation, -1, 0};
@@ -237,7 +268,8 @@ static int check_options(struct conn_call *call, const Ringside__V1__Options *op
     return 0;
 }
 
-/* Completes the header that Loan stored, and copies the metadata in. Answers what is wrong. */
+/* Completes the header that Loan stored, and copies the metadata of checked options in. Answers what
+ * is wrong. */
 static int complete(struct session *session, struct conn_call *call, const struct rs_loan *loan,
                     const Ringside__V1__Options *options, uint64_t ttl_ns, uint64_t *body_bytes)
 {
@@ -247,8 +279,6 @@ static int complete(struct session *session, struct conn_call *call, const struc
     uint8_t *body = control_body(ring, loan->slot);
     struct rs_message header;
 
-    if (options != NULL && check_options(call, options) < 0)
-        return -RINGSIDE_E_INVALID;
     if (rs_message_load(&header, record, body, slot_bytes) < 0) {
         conn_reply_error(call, -RINGSIDE_E_CORRUPT,
                          "the header of the loaned slot was overwritten; abandon it");
@@ -293,28 +323,6 @@ static void spend(struct session *session)
         session->held--;
 }
 
-/* 0: room; 1: answered with an error; -RINGSIDE_E_FULL: wait. */
-static int find_room(struct wait *wait, const struct route *route)
-{
-    struct proxy *proxy = wait->session->proxy;
-    unsigned index;
-
-    int rc = control_room(proxy, wait->session->number, route, &index);
-    if (rc == 0)
-        return 0;
-    const char *path = route->config->to[index];
-    if (rc == -RINGSIDE_E_UNAVAILABLE)
-        conn_reply_error(wait->call, rc,
-                         "route %s: no link to unix:%s (yet); see `ringside status`",
-                         route->config->name, path);
-    else if (route->config->when_full == RS_CONFIG_BLOCK)
-        return rc;
-    else
-        conn_reply_error(wait->call, rc, "route %s: the inbox of unix:%s is full",
-                         route->config->name, path);
-    return 1;
-}
-
 static int try_send(struct wait *wait)
 {
     const Ringside__V1__SendRequest *request = (const Ringside__V1__SendRequest *)wait->request;
@@ -332,7 +340,10 @@ static int try_send(struct wait *wait)
                          proxy->config.stage, request->route);
         return 1;
     }
-    int rc = find_room(wait, route);
+    /* Before room is made: a request that is refused drops nothing. */
+    if (request->options != NULL && check_options(wait->call, request->options) < 0)
+        return 1;
+    int rc = control_room(wait, route, true);
     if (rc != 0)
         return rc > 0;
     if (complete(session, wait->call, &loan, request->options, route->config->ttl_ms * 1000000,
@@ -378,6 +389,8 @@ static void share(struct session *session, struct conn_call *call,
                          request->readers, request->kept ? "true" : "false");
         return;
     }
+    if (request->options != NULL && check_options(call, request->options) < 0)
+        return;
     if (request->options != NULL && request->options->ttl_ns > longest_ns) {
         conn_reply_error(call, -RINGSIDE_E_INVALID,
                          "a time to live of %llu ns is over tickets.ttl_ms (%llu ms)",

@@ -16,7 +16,7 @@
 
 #define PAGE_SLOTS  256u   /* slots in one answer of List: stays under a frame */
 #define PAGE_LOOKS  65536u /* slots that one List looks at */
-#define HOLDERS_MAX (1 + RS_MAX_DELIVERIES + RS_MAX_READERS + 1)
+#define HOLDERS_MAX (RS_MAX_DELIVERIES + RS_MAX_READERS + 1)
 
 /* ---- slots ---- */
 
@@ -101,14 +101,15 @@ static void add_readers(struct proxy *proxy, struct slot_view *view, uint32_t sl
     uint64_t age_ns = watch_age_ns(proxy, slot, WATCH_READING, watch_reading_word(readers));
 
     view->slot.readers_left = rs_readers_left(readers);
-    if ((readers & RS_READERS_KEPT) || rs_readers_left(readers) > 0)
+    if (readers & RS_READERS_KEPT)
         add_holder(view, "kept", view->slot.age_ns);
-    for (uint32_t i = 0; i < clients_end(proxy); i++) {
-        unsigned reader = clients_reader(proxy, (uint16_t)i);
-        if (clients_phase(proxy, (uint16_t)i) == CLIENT_FREE || reader >= RS_MAX_READERS ||
-            (readers >> reader & 1) == 0 || view->slot.n_holders == HOLDERS_MAX)
+    else if (rs_readers_left(readers) > 0)
+        add_holder(view, "shared", view->slot.age_ns);
+    for (uint64_t bits = readers & RS_READERS_BITS; bits != 0; bits &= bits - 1) {
+        int number = clients_by_reader(proxy, (unsigned)__builtin_ctzll(bits));
+        if (number < 0)
             continue;
-        name_holder(proxy, add_holder(view, "reading", age_ns), i);
+        name_holder(proxy, add_holder(view, "reading", age_ns), (unsigned)number);
         view->held = true;
     }
 }
@@ -256,51 +257,7 @@ static void add_counters(struct proxy *proxy, uint32_t number, Ringside__V1__Cou
         *fields[i] += rs_load_relaxed(&proxy->ring.clients[number].counter[i]);
 }
 
-static void see_lease(struct status_view *view, uint32_t end, unsigned number, uint64_t age_ns)
-{
-    if (number >= end)
-        return;
-    Ringside__V1__ClientStatus *client = &view->clients[number].status;
-    client->leases++;
-    if (age_ns > client->oldest_lease_ns)
-        client->oldest_lease_ns = age_ns;
-}
-
-static void count_slot(struct proxy *proxy, struct status_view *view, uint32_t slot)
-{
-    struct rs_slot *record = &proxy->ring.slots[slot];
-    uint64_t state = rs_load_acquire(&record->state);
-    Ringside__V1__ClassStatus *class = &view->classes[rs_ring_class_of(&proxy->ring, slot)];
-    uint32_t end = clients_end(proxy);
-    unsigned phase = rs_state_phase(state);
-
-    class->free += phase == RS_FREE;
-    class->loaned += phase == RS_LOANED;
-    class->sealed += phase == RS_SEALED;
-    class->quarantined += phase == RS_QUARANTINED;
-    if (phase == RS_LOANED && rs_state_owner(state) < end)
-        view->clients[rs_state_owner(state)].status.loans++;
-    if (phase != RS_SEALED)
-        return;
-    for (unsigned i = 0; i < RS_MAX_DELIVERIES; i++) {
-        uint64_t word = rs_load_acquire(&record->delivery[i]);
-        if (rs_delivery_phase(word) == RS_HELD &&
-            rs_delivery_generation(word) == rs_state_generation(state))
-            see_lease(view, end, rs_delivery_holder(word), watch_age_ns(proxy, slot, i, word));
-    }
-    uint64_t readers = rs_load_acquire(&record->readers);
-    if ((rs_state_flags(state) & RS_FLAG_TICKET) == 0 || (readers & RS_READERS_BITS) == 0)
-        return;
-    for (uint32_t i = 0; i < end; i++) {
-        unsigned reader = clients_reader(proxy, (uint16_t)i);
-        if (clients_phase(proxy, (uint16_t)i) != CLIENT_FREE && reader < RS_MAX_READERS &&
-            (readers >> reader & 1) != 0)
-            see_lease(view, end, i,
-                      watch_age_ns(proxy, slot, WATCH_READING, watch_reading_word(readers)));
-    }
-}
-
-static void add_clients(struct proxy *proxy, struct status_view *view)
+static void add_clients(struct proxy *proxy, struct status_view *view, const struct census *census)
 {
     static const char *const states[] = {"free", "attached", "detached", "dead"};
     Ringside__V1__StatusResponse *response = &view->response;
@@ -317,6 +274,9 @@ static void add_clients(struct proxy *proxy, struct status_view *view)
         client->status.name = (char *)clients_name(proxy, (uint16_t)i);
         client->status.state = (char *)states[phase];
         client->status.pid = clients_pid(proxy, (uint16_t)i);
+        client->status.loans = census->clients[i].loans;
+        client->status.leases = census->clients[i].leases;
+        client->status.oldest_lease_ns = census->clients[i].oldest_lease_ns;
         client->status.counters = &client->counters;
         if (!clients_is_foreign(proxy, (uint16_t)i))
             client->status.home = proxy->config.stage;
@@ -325,7 +285,29 @@ static void add_clients(struct proxy *proxy, struct status_view *view)
     response->clients = view->client_pointers;
 }
 
-static void fill_status(struct proxy *proxy, struct status_view *view)
+static void add_classes(struct proxy *proxy, struct status_view *view, const struct census *census)
+{
+    const struct rs_superblock *layout = &proxy->ring.layout;
+    Ringside__V1__StatusResponse *response = &view->response;
+
+    for (uint32_t i = 0; i < layout->class_count; i++) {
+        Ringside__V1__ClassStatus *class = &view->classes[i];
+
+        ringside__v1__class_status__init(class);
+        class->slot_bytes = layout->classes[i].slot_bytes;
+        class->slots = layout->classes[i].slots;
+        class->free = census->classes[i].free;
+        class->loaned = census->classes[i].loaned;
+        class->sealed = census->classes[i].sealed;
+        class->quarantined = census->classes[i].quarantined;
+        response->quarantined += class->quarantined;
+        view->class_pointers[i] = class;
+    }
+    response->n_classes = layout->class_count;
+    response->classes = view->class_pointers;
+}
+
+static void fill_status(struct proxy *proxy, struct status_view *view, const struct census *census)
 {
     const struct rs_superblock *layout = &proxy->ring.layout;
     struct mend_counts counts = mend_counts(proxy);
@@ -354,22 +336,24 @@ static void fill_status(struct proxy *proxy, struct status_view *view)
     response->sweeps = counts.sweeps;
     response->log_suppressed = proxy->log.suppressed + proxy->log.dropped;
     response->pid = (uint32_t)getpid();
-    response->n_classes = layout->class_count;
-    response->classes = view->class_pointers;
-    for (uint32_t i = 0; i < layout->class_count; i++) {
-        ringside__v1__class_status__init(&view->classes[i]);
-        view->classes[i].slot_bytes = layout->classes[i].slot_bytes;
-        view->classes[i].slots = layout->classes[i].slots;
-        view->class_pointers[i] = &view->classes[i];
-    }
-    for (uint32_t slot = 0; slot < layout->slot_count; slot++)
-        count_slot(proxy, view, slot);
-    for (uint32_t i = 0; i < layout->class_count; i++)
-        response->quarantined += view->classes[i].quarantined;
-    add_clients(proxy, view);
+    add_classes(proxy, view, census);
+    add_clients(proxy, view, census);
 }
 
-void report_status(struct proxy *proxy, struct conn_call *call)
+struct status_call {
+    struct census_request request;
+    struct conn_call *call;
+};
+
+static void on_status_cancelled(struct conn_call *call)
+{
+    struct status_call *status = call->data;
+
+    census_forget(conn_proxy(call->conn), &status->request);
+    free(status);
+}
+
+static void answer_status(struct proxy *proxy, struct conn_call *call, const struct census *census)
 {
     uint32_t end = clients_end(proxy);
     struct status_view view = {.response = RINGSIDE__V1__STATUS_RESPONSE__INIT,
@@ -386,7 +370,7 @@ void report_status(struct proxy *proxy, struct conn_call *call)
             ringside__v1__client_status__init(&view.clients[i].status);
             ringside__v1__counters__init(&view.clients[i].counters);
         }
-        fill_status(proxy, &view);
+        fill_status(proxy, &view, census);
         conn_reply(call, &response->base, NULL, 0);
         for (size_t i = 0; i < response->n_peers; i++)
             ringside__v1__peer_status__free_unpacked(response->peers[i], NULL);
@@ -394,4 +378,26 @@ void report_status(struct proxy *proxy, struct conn_call *call)
     }
     free(view.clients);
     free(view.client_pointers);
+}
+
+static void on_census(struct proxy *proxy, const struct census *census, void *data)
+{
+    struct status_call *status = data;
+
+    answer_status(proxy, status->call, census);
+    free(status);
+}
+
+void report_status(struct proxy *proxy, struct conn_call *call)
+{
+    struct status_call *status = malloc(sizeof *status);
+
+    if (status == NULL) {
+        conn_reply_error(call, -ENOMEM, "out of memory");
+        return;
+    }
+    status->call = call;
+    call->data = status;
+    call->cancelled = on_status_cancelled;
+    census_ask(proxy, &status->request, on_census, status);
 }

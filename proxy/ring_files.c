@@ -77,10 +77,17 @@ static int judge(const struct ring_opening *opening, struct rs_superblock *super
     bool whole = got == (ssize_t)sizeof(*superblock);
     if (whole && superblock->magic == RS_MAGIC && rs_load_relaxed(&superblock->version) != 0)
         return CLAIM_FULL;
-    /* Its sidecar died before it stored the version: no client was ever told of it. */
+    /* Its sidecar died before it stored the version: no client was ever told of it. Else it was
+     * spoiled. */
     if (whole && (superblock->magic == RS_MAGIC || superblock->magic == 0) &&
-        rs_load_relaxed(&superblock->version) == 0)
-        return CLAIM_EMPTY;
+        rs_load_relaxed(&superblock->version) == 0) {
+        if (!ring_bytes_locked(files->control_fd, 1, RS_MAX_CLIENTS - 1))
+            return CLAIM_EMPTY;
+        return startup_fail(&opening->error, -RINGSIDE_E_CORRUPT,
+                            "%s: its first words were wiped out, and living workers use it: stop "
+                            "them, and it is made anew",
+                            files->control_path);
+    }
     return startup_fail(
         &opening->error, -RINGSIDE_E_DENIED,
         "%s: not a control file of Ringside; it is left alone: remove it, or name another "
@@ -183,16 +190,17 @@ static const char *difference(const struct rs_superblock *ring, const struct rs_
     return plan.inbox_cells != ring->inbox_cells ? "inbox.cells" : NULL;
 }
 
-/* Whether a client without a lock byte may live. A pid alone says little: after a restart of a container
- * it soon belongs to somebody else. */
+/* Whether a client without a lock byte may live. A pid alone says little: after a restart of a
+ * container it soon belongs to somebody else. */
 static bool may_live(const struct rs_client *client)
 {
     uint64_t state = rs_load_acquire(&client->state);
     uint64_t start_time = rs_load_relaxed(&client->start_time);
     uint32_t pid = (uint32_t)rs_load_relaxed(&client->pid);
 
-    if (rs_client_phase(state) != RS_CLIENT_ALIVE || !(rs_client_flags(state) & RS_CLIENT_NO_LOCK) ||
-        (pid_t)pid <= 0 || (kill((pid_t)pid, 0) < 0 && errno != EPERM))
+    if (rs_client_phase(state) != RS_CLIENT_ALIVE ||
+        !(rs_client_flags(state) & RS_CLIENT_NO_LOCK) || (pid_t)pid <= 0 ||
+        (kill((pid_t)pid, 0) < 0 && errno != EPERM))
         return false;
     uint64_t started = client_start_time(pid);
 

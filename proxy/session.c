@@ -72,6 +72,10 @@ static void refuse(struct conn_call *call, int error)
         conn_reply_error(call, error, "stage %s is draining; connect again after its restart",
                          proxy->config.stage);
         break;
+    case -RINGSIDE_E_STATE:
+        conn_reply_error(call, -RINGSIDE_E_INVALID,
+                         "the session began with other want_descriptors; come back as it began");
+        break;
     case -RINGSIDE_E_DENIED:
         conn_reply_error(call, error, "the session token belongs to a worker of another stage");
         break;
@@ -111,49 +115,103 @@ void session_fill_ring(struct proxy *proxy, Ringside__V1__Ring *ring, uint8_t in
     ring->stage = proxy->config.stage;
 }
 
-static bool add_held(Ringside__V1__Lease **leases, Ringside__V1__Lease *storage, size_t *count,
-                     uint64_t ticket, int delivery)
+/* Leases for the answer to an Attach that resumed. */
+struct held {
+    Ringside__V1__Lease *storage, **leases; /* HELD_MAX; owned */
+    size_t count;
+    uint32_t again; /* readings of what is in the list already */
+};
+
+static void add_held(struct held *held, struct rs_ring *ring, bool own, uint32_t slot,
+                     uint32_t generation, int delivery)
 {
-    if (*count >= HELD_MAX)
-        return false;
-    Ringside__V1__Lease *lease = &storage[*count];
+    struct rs_superblock *layout = &ring->layout;
+
+    if (held->count >= HELD_MAX)
+        return;
+    Ringside__V1__Lease *lease = &held->storage[held->count];
     ringside__v1__lease__init(lease);
-    lease->ticket = ticket;
+    lease->ticket = rs_ticket_pack((uint16_t)layout->sidecar_id, slot, generation);
     lease->delivery = delivery;
-    leases[(*count)++] = lease;
-    return true;
+    if (!own)
+        lease->ring = (ProtobufCBinaryData){.len = 16, .data = (uint8_t *)layout->incarnation};
+    held->leases[held->count++] = lease;
 }
 
-/* What the ring says that the client holds. */
-static size_t find_held(struct session *session, Ringside__V1__Lease **leases,
-                        Ringside__V1__Lease *storage)
+static void find_deliveries(struct held *held, struct rs_ring *ring, bool own, uint32_t slot,
+                            uint64_t state, uint16_t holder)
+{
+    for (unsigned i = 0; i < RS_MAX_DELIVERIES; i++) {
+        uint64_t word = rs_load_seq_cst(&ring->slots[slot].delivery[i]);
+
+        if (rs_delivery_phase(word) == RS_HELD && rs_delivery_holder(word) == holder &&
+            rs_delivery_generation(word) == rs_state_generation(state))
+            add_held(held, ring, own, slot, rs_state_generation(state), (int)i);
+    }
+}
+
+/* What the own ring says that the client holds. */
+static void find_held(struct session *session, struct held *held)
 {
     struct proxy *proxy = session->proxy;
     struct rs_ring *ring = &proxy->ring;
     unsigned reader = clients_reader(proxy, session->number);
     uint64_t bit = reader < RS_MAX_READERS ? UINT64_C(1) << reader : 0;
-    size_t count = 0;
 
     for (uint32_t slot = 0; slot < ring->layout.slot_count; slot++) {
         struct rs_slot *record = &ring->slots[slot];
         uint64_t state = rs_load_seq_cst(&record->state);
-        uint64_t ticket =
-            rs_ticket_pack((uint16_t)ring->layout.sidecar_id, slot, rs_state_generation(state));
+        uint32_t generation = rs_state_generation(state);
 
         if (rs_state_phase(state) == RS_LOANED && rs_state_owner(state) == session->number)
-            add_held(leases, storage, &count, ticket, -1);
+            add_held(held, ring, true, slot, generation, -1);
         if (rs_state_phase(state) != RS_SEALED)
             continue;
-        for (unsigned i = 0; i < RS_MAX_DELIVERIES; i++) {
-            uint64_t word = rs_load_seq_cst(&record->delivery[i]);
-            if (rs_delivery_phase(word) == RS_HELD && rs_delivery_holder(word) == session->number &&
-                rs_delivery_generation(word) == rs_state_generation(state))
-                add_held(leases, storage, &count, ticket, (int)i);
+        find_deliveries(held, ring, true, slot, state, session->number);
+        if ((rs_state_flags(state) & RS_FLAG_TICKET) &&
+            (rs_load_seq_cst(&record->readers) & bit)) {
+            add_held(held, ring, true, slot, generation, -1);
+            session_read_adopt(session, slot, generation);
         }
-        if ((rs_state_flags(state) & RS_FLAG_TICKET) && (rs_load_seq_cst(&record->readers) & bit))
-            add_held(leases, storage, &count, ticket, -1);
     }
-    return count;
+}
+
+/* And the rings of peers, as far as this sidecar has let the session into them. */
+static void find_held_of_peers(struct session *session, struct held *held)
+{
+    for (unsigned i = 1; session->inbox != NULL && i < RS_MAX_RINGS; i++) {
+        struct rs_ring *ring = rs_load_acquire(&session->inbox->rings[i]);
+
+        for (uint32_t slot = 0; ring != NULL && slot < ring->layout.slot_count; slot++) {
+            uint64_t state = rs_load_seq_cst(&ring->slots[slot].state);
+            if (rs_state_phase(state) == RS_SEALED)
+                find_deliveries(held, ring, false, slot, state, session->inbox->holder[i]);
+        }
+    }
+}
+
+static int held_init(struct held *held, struct session *session)
+{
+    *held = (struct held){.storage = calloc(HELD_MAX, sizeof *held->storage),
+                          .leases = calloc(HELD_MAX, sizeof *held->leases)};
+    if (held->storage == NULL || held->leases == NULL)
+        return -ENOMEM;
+    find_held(session, held);
+    find_held_of_peers(session, held);
+    for (uint32_t i = 0; i < session->reading_count; i++) {
+        const struct session_reading *reading = &session->readings[i];
+
+        held->again += reading->count - 1;
+        if (session->reader == CLIENTS_SHARED_READER) /* no bit of its own tells of it */
+            add_held(held, &session->proxy->ring, true, reading->slot, reading->generation, -1);
+    }
+    return 0;
+}
+
+static void held_finish(struct held *held)
+{
+    free(held->storage);
+    free(held->leases);
 }
 
 static size_t fill_routes(struct proxy *proxy, Ringside__V1__Route *routes,
@@ -208,7 +266,7 @@ static void answer(struct session *session, struct conn_call *call,
     Ringside__V1__Route routes[RS_CONFIG_ROUTES_MAX], *route_pointers[RS_CONFIG_ROUTES_MAX];
     uint32_t indexes[RS_CONFIG_ROUTES_MAX][RS_CONFIG_TARGETS_MAX];
     Ringside__V1__Descriptor kinds[4];
-    Ringside__V1__Lease *storage = NULL, **leases = NULL;
+    struct held held = {0};
     uint8_t incarnation[16];
     int fds[4], count = 0;
 
@@ -216,15 +274,11 @@ static void answer(struct session *session, struct conn_call *call,
         count = gather_fds(proxy, admission->control_fd, fds, kinds);
     else
         close(admission->control_fd);
-    if (count >= 0 && admission->resumed) {
-        storage = calloc(HELD_MAX, sizeof *storage);
-        leases = calloc(HELD_MAX, sizeof *leases);
-    }
-    if (count < 0 || (admission->resumed && (storage == NULL || leases == NULL))) {
+    int rc = count < 0 ? count : admission->resumed ? held_init(&held, session) : 0;
+    if (rc < 0) {
         rs_fd_close(fds, count > 0 ? (size_t)count : 0);
-        conn_reply_error(call, count < 0 ? count : -ENOMEM, "cannot pass the ring's descriptors");
-        free(storage);
-        free(leases);
+        conn_reply_error(call, rc, "cannot pass the ring's descriptors");
+        held_finish(&held);
         return;
     }
     session_fill_ring(proxy, &ring, incarnation);
@@ -237,18 +291,17 @@ static void answer(struct session *session, struct conn_call *call,
     response.ring = &ring;
     response.n_routes = fill_routes(proxy, routes, route_pointers, indexes);
     response.routes = route_pointers;
-    response.held = leases;
-    response.n_held = admission->resumed ? find_held(session, leases, storage) : 0;
+    response.held = held.leases;
+    response.n_held = held.count;
     response.n_descriptors = (size_t)count;
     response.descriptors = kinds;
     response.spin_us = proxy->config.clients.spin_us;
     response.ticket_ttl_ns = proxy->config.tickets.ttl_ms * 1000000;
     if (admission->resumed)
-        session->held = (uint32_t)response.n_held;
+        session->held = (uint32_t)held.count + held.again;
     conn_reply(call, &response.base, fds, (size_t)count);
     RS_FAILPOINT(attach_replied);
-    free(storage);
-    free(leases);
+    held_finish(&held);
 }
 
 static struct session *make_session(struct proxy *proxy, uint16_t number)

@@ -30,6 +30,7 @@ struct session_reading {
     uint32_t slot;
     uint32_t generation;
     uint32_t count; /* calls of this session that have not ended */
+    bool counted;   /* one that has ended succeeded */
 };
 
 struct session_request {
@@ -96,6 +97,8 @@ void session_forget(struct session *session, const struct session_lease *lease);
 /* Begins one more reading by ticket. 0 and *generation, or what rs_ring_read_begin says. */
 int session_read_begin(struct session *session, const struct rs_ticket *ticket,
                        uint32_t *generation);
+/* Takes over one that an earlier sidecar began for this session, as the readers word says. */
+void session_read_adopt(struct session *session, uint32_t slot, uint32_t generation);
 /* Ends one. -RINGSIDE_E_STATE when there is none of that slot and generation. `counted`: the
  * reading succeeded. */
 int session_read_end(struct session *session, uint32_t slot, uint32_t generation, bool counted);

@@ -1,25 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Calls that wait for a message or for room, without holding up the loop. */
-#include <errno.h>
 #include <stdlib.h>
-#include <unistd.h>
+#include <sys/epoll.h>
 #include <uv.h>
 
 #include "proto/err.h"
+#include "proto/fdpass.h"
 #include "proto/wait.h"
 #include "proxy/control.h"
 #include "proxy/proxy.h"
 
 #define ROOM_LOOK_MS  1   /* room is looked for this often while somebody waits for it */
-#define INBOX_LOOK_MS 100 /* other readers of the inbox's eventfd may empty it before us */
+#define INBOX_LOOK_MS 1000 /* nobody sleeps longer without looking */
 
 struct waits {
     struct proxy *proxy;
     struct wait *first, **end; /* oldest first */
     unsigned for_inbox, for_room;
-    uv_poll_t inbox; /* of the inbox's eventfd */
+    int edge_fd;     /* epoll with the inbox's eventfd, edge-triggered: nobody reads that, for it is shared */
+    uv_poll_t inbox; /* of edge_fd */
     uv_timer_t timer;
     bool polling, closed;
+    bool soon; /* the timer runs out in a moment whatever the intervals are */
 };
 
 static void forget(struct waits *waits, struct wait *wait)
@@ -74,6 +76,8 @@ static void update(struct waits *waits)
         else
             uv_poll_stop(&waits->inbox);
     }
+    if (waits->soon)
+        return;
     if (waits->first == NULL)
         uv_timer_stop(timer);
     else if (!uv_is_active((uv_handle_t *)timer) || uv_timer_get_repeat(timer) != interval)
@@ -91,14 +95,11 @@ static void look_at_inbox(struct waits *waits)
 static void on_inbox_event(uv_poll_t *poll, int status, int events)
 {
     struct waits *waits = poll->data;
-    uint64_t count;
+    struct epoll_event edge;
 
     (void)status;
     (void)events;
-    /* Somebody else may have read it: then there is nothing to read, but perhaps something to take.
-     */
-    if (read(waits->proxy->inbox_event, &count, sizeof count) < 0 && errno != EAGAIN)
-        return;
+    (void)epoll_wait(waits->edge_fd, &edge, 1, 0);
     look_at_inbox(waits);
     update(waits);
 }
@@ -107,6 +108,7 @@ static void on_timer(uv_timer_t *timer)
 {
     struct waits *waits = timer->data;
 
+    waits->soon = false;
     try_all(waits, false);
     look_at_inbox(waits);
     update(waits);
@@ -161,8 +163,10 @@ void control_look_again(struct proxy *proxy)
 {
     struct waits *waits = control_waits(proxy);
 
-    if (!waits->closed && waits->first != NULL)
-        uv_timer_start(&waits->timer, on_timer, 0, ROOM_LOOK_MS);
+    if (waits->closed || waits->first == NULL)
+        return;
+    waits->soon = true;
+    uv_timer_start(&waits->timer, on_timer, ROOM_LOOK_MS, 0);
 }
 
 struct waits *waits_create(struct proxy *proxy)
@@ -173,7 +177,12 @@ struct waits *waits_create(struct proxy *proxy)
         return NULL;
     waits->proxy = proxy;
     waits->end = &waits->first;
-    if (uv_poll_init(&proxy->loop, &waits->inbox, proxy->inbox_event) < 0) {
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+    waits->edge_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (waits->edge_fd < 0 ||
+        epoll_ctl(waits->edge_fd, EPOLL_CTL_ADD, proxy->inbox_event, &event) < 0 ||
+        uv_poll_init(&proxy->loop, &waits->inbox, waits->edge_fd) < 0) {
+        rs_fd_close(&waits->edge_fd, 1);
         free(waits);
         return NULL;
     }
@@ -188,5 +197,6 @@ void waits_close(struct waits *waits)
         return;
     waits->closed = true;
     uv_close((uv_handle_t *)&waits->inbox, NULL);
+    rs_fd_close(&waits->edge_fd, 1);
     uv_close((uv_handle_t *)&waits->timer, NULL);
 }

@@ -108,8 +108,10 @@ uint64_t watch_reading_word(uint64_t readers)
 uint64_t watch_age_ns(const struct proxy *proxy, uint32_t slot, unsigned index, uint64_t word)
 {
     const struct watch *watch = proxy->watch;
-    const struct seen *entry = find(&watch->now, slot, index);
 
+    if (watch == NULL) /* a start that failed before */
+        return 0;
+    const struct seen *entry = find(&watch->now, slot, index);
     if (entry == NULL)
         entry = find(&watch->old, slot, index);
     return entry != NULL && entry->word == word ? uv_hrtime() - (uint64_t)entry->since_ns : 0;
@@ -131,14 +133,13 @@ static void report_stall(struct proxy *proxy, const struct seen *seen, int64_t a
                  "slot %u (ticket %016llx) is loaned to client %u (%s) for %llu ms and not sent",
                  seen->slot, (unsigned long long)ticket, owner, clients_name(proxy, owner), ms);
     } else if (seen->index == WATCH_READING) {
-        for (uint32_t i = 0; i < clients_end(proxy); i++) {
-            unsigned reader = clients_reader(proxy, (uint16_t)i);
-            if (clients_phase(proxy, (uint16_t)i) != CLIENT_FREE && reader < RS_MAX_READERS &&
-                (seen->word >> reader & 1) != 0)
+        for (uint64_t bits = seen->word & RS_READERS_BITS; bits != 0; bits &= bits - 1) {
+            int reader = clients_by_reader(proxy, (unsigned)__builtin_ctzll(bits));
+            if (reader >= 0)
                 log_warn(&proxy->log, "stall", 0,
-                         "slot %u (ticket %016llx) is read by client %u (%s) for %llu ms",
-                         seen->slot, (unsigned long long)ticket, i,
-                         clients_name(proxy, (uint16_t)i), ms);
+                         "slot %u (ticket %016llx) is read by client %d (%s) for %llu ms",
+                         seen->slot, (unsigned long long)ticket, reader,
+                         clients_name(proxy, (uint16_t)reader), ms);
         }
     } else {
         uint16_t holder = (uint16_t)rs_delivery_holder(seen->word);
@@ -211,9 +212,10 @@ static void on_pass(uv_idle_t *idle)
 
 static void look_at_files(struct proxy *proxy)
 {
-    if (proxy->damaged || !(ring_files_damaged(&proxy->ring) ||
-                            ring_file_is_cut(proxy->files.control_fd, proxy->ring.layout.control_bytes) ||
-                            ring_file_is_cut(proxy->files.body_fd, proxy->ring.layout.body_bytes)))
+    if (proxy->damaged ||
+        !(ring_files_damaged(&proxy->ring) ||
+          ring_file_is_cut(proxy->files.control_fd, proxy->ring.layout.control_bytes) ||
+          ring_file_is_cut(proxy->files.body_fd, proxy->ring.layout.body_bytes)))
         return;
     proxy->damaged = true;
     rs_store_release(&proxy->ring.shared->draining, 1);

@@ -95,6 +95,16 @@ struct gift {
     struct session_lease lease;
 };
 
+/* A peer's ring may have been unmapped since, and another one have come in its place. */
+static bool ring_is_there(const struct session *session, const struct session_lease *lease)
+{
+    if (lease->ring_number == 0)
+        return true;
+    return session->inbox != NULL &&
+           rs_load_relaxed(&session->inbox->rings[lease->ring_number]) == lease->ring &&
+           lease->slot < lease->ring->layout.slot_count;
+}
+
 static void take_back(struct gift *gift)
 {
     struct session *session = session_find(gift->proxy, gift->number);
@@ -104,7 +114,9 @@ static void take_back(struct gift *gift)
     if (session == NULL)
         return;
     session_forget(session, &gift->lease);
-    if (gift->is_reading) {
+    if (!ring_is_there(session, &gift->lease)) {
+        /* Nothing of it is held any more. */
+    } else if (gift->is_reading) {
         session_read_end(session, gift->lease.slot, gift->lease.generation, false);
     } else if (session_loan(session, &gift->lease, &loan) == 0) {
         rs_ring_abandon(gift->lease.ring, session->number, &loan);

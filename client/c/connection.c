@@ -8,11 +8,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
 #define CONNECT_TIMEOUT_NS INT64_C(5000000000)
+#define FORK_PATIENCE_S    1
 
 static pthread_mutex_t connections_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ringside *connections; /* of the process, for a child that forks off */
@@ -60,20 +60,39 @@ static void close_if_open(int *fd)
     *fd = -1;
 }
 
+/* Descriptors on their way from the socket to their place are known to one thread alone: the fork waits until they have
+ * come there. Not for ever: a call may wait for a sidecar that hangs. */
 static void before_fork(void)
 {
+    struct timespec deadline;
+
     pthread_mutex_lock(&connections_lock);
+    clock_gettime(CLOCK_REALTIME, &deadline);
+    deadline.tv_sec += FORK_PATIENCE_S;
+    for (struct ringside *each = connections; each != NULL; each = each->next)
+        each->held_still = pthread_mutex_timedlock(&each->lock, &deadline) == 0;
+}
+
+static void let_go(void)
+{
+    for (struct ringside *each = connections; each != NULL; each = each->next) {
+        if (each->held_still)
+            pthread_mutex_unlock(&each->lock);
+    }
 }
 
 static void after_fork_parent(void)
 {
+    let_go();
     pthread_mutex_unlock(&connections_lock);
 }
 
 /* A control file's description holds the lock of this client's byte: a child that kept it would keep a dead parent
  * alive. The mappings are not inherited. Nothing here may take a lock that another thread held. */
-static void close_inherited(struct ringside *connection)
+static void disown(struct ringside *connection)
 {
+    bool still = connection->held_still;
+
     rs_store_relaxed(&connection->down, RINGSIDE_E_FORKED);
     close_if_open(&connection->control.socket);
     rs_fd_queue_close_all(&connection->control.reader.fds);
@@ -82,36 +101,23 @@ static void close_inherited(struct ringside *connection)
     close_if_open(&connection->event_fd);
     close_if_open(&connection->epoll_fd);
     close_if_open(&connection->timer_fd);
-    for (unsigned i = 0; i < RS_MAX_RINGS; i++) {
-        struct peer *peer = rs_load_relaxed(&connection->peers[i]);
-
-        if (peer != NULL) {
-            close_if_open(&peer->control_fd);
-            close_if_open(&peer->bell_fd);
-        }
-    }
-    for (struct peer *peer = connection->retired_peers; peer != NULL; peer = peer->next) {
-        close_if_open(&peer->control_fd);
-        close_if_open(&peer->bell_fd);
-    }
-    for (unsigned i = 0; i < RS_MAX_DESTINATIONS; i++) {
-        struct outlet *outlet = rs_load_relaxed(&connection->outlets[i]);
-
-        if (outlet != NULL) {
-            close_if_open(&outlet->control_fd);
-            close_if_open(&outlet->event_fd);
-        }
-    }
-    for (struct outlet *outlet = connection->retired_outlets; outlet; outlet = outlet->next) {
-        close_if_open(&outlet->control_fd);
-        close_if_open(&outlet->event_fd);
-    }
+    close_if_open(&connection->look_timer_fd);
+    peer_disown(&connection->own, still);
+    for (unsigned i = 1; i < RS_MAX_RINGS; i++)
+        peer_disown(rs_load_relaxed(&connection->peers[i]), still);
+    for (struct peer *peer = connection->retired_peers; peer != NULL; peer = peer->next)
+        peer_disown(peer, still);
+    for (unsigned i = 0; i < RS_MAX_DESTINATIONS; i++)
+        outlet_disown(rs_load_relaxed(&connection->outlets[i]), still);
+    for (struct outlet *outlet = connection->retired_outlets; outlet; outlet = outlet->next)
+        outlet_disown(outlet, still);
 }
 
 static void after_fork_child(void)
 {
     for (struct ringside *each = connections; each != NULL; each = each->next)
-        close_inherited(each);
+        disown(each);
+    let_go();
     connections = NULL;
     pthread_mutex_unlock(&connections_lock);
 }
@@ -142,6 +148,7 @@ static struct ringside *create(const struct ringside_connect_options *options, c
     connection->event_fd = -1;
     connection->epoll_fd = -1;
     connection->timer_fd = -1;
+    connection->look_timer_fd = -1;
     connection->own.control_fd = -1;
     connection->own.bell_fd = -1;
     pthread_mutex_init(&connection->lock, NULL);
@@ -151,24 +158,21 @@ static struct ringside *create(const struct ringside_connect_options *options, c
 /* Only process memory and descriptors: what shared memory says was settled before, or is not ours (a forked child). */
 static void destroy(struct ringside *connection)
 {
-    bool forked = rs_load_relaxed(&connection->down) == RINGSIDE_E_FORKED;
-
-    for (unsigned i = 1; !forked && i < RS_MAX_RINGS; i++) {
+    for (unsigned i = 1; i < RS_MAX_RINGS; i++) {
         struct peer *peer = rs_load_relaxed(&connection->peers[i]);
 
         if (peer != NULL)
             peer_unmap(peer);
         free(peer);
     }
-    for (struct peer *peer = connection->retired_peers, *next; !forked && peer; peer = next) {
+    for (struct peer *peer = connection->retired_peers, *next; peer != NULL; peer = next) {
         next = peer->next;
         peer_unmap(peer);
         free(peer);
     }
-    for (unsigned i = 0; !forked && i < RS_MAX_DESTINATIONS; i++)
+    for (unsigned i = 0; i < RS_MAX_DESTINATIONS; i++)
         outlet_destroy(rs_load_relaxed(&connection->outlets[i]));
-    for (struct outlet *outlet = connection->retired_outlets, *next; !forked && outlet;
-         outlet = next) {
+    for (struct outlet *outlet = connection->retired_outlets, *next; outlet; outlet = next) {
         next = outlet->next;
         outlet_destroy(outlet);
     }
@@ -176,15 +180,14 @@ static void destroy(struct ringside *connection)
         next = each->next;
         free(each);
     }
-    if (!forked) {
-        peer_unmap(&connection->own);
-        /* Last: when the sidecar sees the end of the socket, the lock of our byte must be gone. */
-        close_if_open(&connection->event_fd);
-        close_if_open(&connection->epoll_fd);
-        close_if_open(&connection->timer_fd);
-        rs_ttrpc_client_finish(&connection->control);
-        pthread_mutex_destroy(&connection->lock);
-    }
+    peer_unmap(&connection->own);
+    close_if_open(&connection->event_fd);
+    close_if_open(&connection->epoll_fd);
+    close_if_open(&connection->timer_fd);
+    close_if_open(&connection->look_timer_fd);
+    /* Last: when the sidecar sees the end of the socket, the lock of our byte must be gone. */
+    rs_ttrpc_client_finish(&connection->control);
+    pthread_mutex_destroy(&connection->lock);
     free(connection->socket_path);
     free(connection);
 }
@@ -292,6 +295,18 @@ void ringside_close(struct ringside *connection)
 {
     if (connection == NULL)
         return;
+    bool forked = rs_load_relaxed(&connection->down) == RINGSIDE_E_FORKED;
+    if (forked && !connection->held_still)
+        return; /* another thread was in the middle of it when this process was made: its memory is lost */
+    for (unsigned i = 0; !forked && i < RS_MAX_RINGS; i++) {
+        struct peer *peer = rs_load_relaxed(&connection->peers[i]);
+
+        if (peer != NULL)
+            return_everything(connection, peer);
+    }
+    for (struct peer *peer = connection->retired_peers; !forked && peer; peer = peer->next)
+        return_everything(connection, peer);
+    /* Until its descriptors are closed, a child that forks off must find them; and no range of it may be half guarded. */
     pthread_mutex_lock(&connections_lock);
     for (struct ringside **at = &connections; *at != NULL; at = &(*at)->next) {
         if (*at == connection) {
@@ -299,19 +314,9 @@ void ringside_close(struct ringside *connection)
             break;
         }
     }
-    pthread_mutex_unlock(&connections_lock);
-    if (rs_load_relaxed(&connection->down) != RINGSIDE_E_FORKED) {
-        for (unsigned i = 0; i < RS_MAX_RINGS; i++) {
-            struct peer *peer = rs_load_relaxed(&connection->peers[i]);
-
-            if (peer != NULL)
-                return_everything(connection, peer);
-        }
-        for (struct peer *peer = connection->retired_peers; peer != NULL; peer = peer->next)
-            return_everything(connection, peer);
-    }
     RS_FAILPOINT(close_returned);
     destroy(connection);
+    pthread_mutex_unlock(&connections_lock);
 }
 
 /* ---- poll ---- */
@@ -329,22 +334,28 @@ static int open_epoll(struct ringside *connection)
 {
     int epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     int timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-    int rc = epoll_fd < 0 || timer_fd < 0 ? -errno : 0;
+    int look_timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    int rc = epoll_fd < 0 || timer_fd < 0 || look_timer_fd < 0 ? -errno : 0;
 
     if (rc == 0)
-        rc = watch(epoll_fd, connection->event_fd, EPOLLIN);
+        rc = watch(epoll_fd, connection->event_fd, INBOX_EVENTS);
     if (rc == 0)
         rc = watch(epoll_fd, timer_fd, EPOLLIN);
+    if (rc == 0)
+        rc = watch(epoll_fd, look_timer_fd, EPOLLIN);
     /* Only its end matters: bytes on the socket are for whoever makes the next call. */
     if (rc == 0 && connection->linked)
         rc = watch(epoll_fd, connection->control.socket, EPOLLRDHUP);
     if (rc < 0) {
         close_if_open(&epoll_fd);
         close_if_open(&timer_fd);
+        close_if_open(&look_timer_fd);
         return rc;
     }
     connection->timer_fd = timer_fd;
+    connection->look_timer_fd = look_timer_fd;
     connection->epoll_fd = epoll_fd;
+    link_set_timer(connection);
     rs_store_release(&connection->polled, 1);
     /* Whoever polls before the first look must be woken for what is there already. */
     rs_wait_arm(&connection->inbox.shared->not_empty, RS_WAIT_EVENT);

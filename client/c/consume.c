@@ -4,22 +4,24 @@
 #include "proto/failpoint.h"
 
 #include <string.h>
-#include <unistd.h>
+#include <sys/timerfd.h>
 
-#define SPINS_PER_CLOCK 16
-#define SPINS_FIRST     64 /* looks before the first reading of the clock: a busy peer answers within them */
+#define SPINS_PER_CLOCK   16
+#define SPINS_FIRST       64                  /* looks before the first reading of the clock: a busy peer answers within them */
+#define TAKES_PER_REFRESH 4096                /* a worker that never waits looks at the ring table now and then */
+#define HINTS_RETRY_NS    INT64_C(10000000)   /* the sidecar rebuilds wrong hints at its next audit */
+#define HINTS_PATIENCE_NS INT64_C(2000000000) /* and must have done so by then */
+#define NEVER             INT64_MAX           /* as a moment to look again */
+#define POLLED_FDS        4                   /* eventfd, two timers, socket */
 
 _Static_assert(offsetof(struct peer, ring) == 0, "a lease's ring is the start of its peer");
 
 /* ---- from the header to the public message ---- */
 
 void message_fill(struct ringside_message *message, const struct rs_message *header,
-                  const struct peer *peer, uint32_t slot, uint32_t generation)
+                  const struct peer *peer, uint8_t *base, uint32_t slot, uint32_t generation)
 {
-    const struct rs_ring *ring = &peer->ring;
-    uint8_t *base = ring->body + rs_ring_slot_offset(ring, slot);
-
-    message->ticket = rs_ticket_pack((uint16_t)ring->layout.sidecar_id, slot, generation);
+    message->ticket = rs_ticket_pack((uint16_t)peer->ring.layout.sidecar_id, slot, generation);
     message->tensor_count = header->tensor_count;
     message->metadata_bytes = header->metadata_bytes;
     message->metadata = header->metadata_bytes > 0 ? base + header->metadata_offset : NULL;
@@ -93,7 +95,7 @@ void push_delivery(struct ringside *connection, struct rs_inbox *inbox, unsigned
 /* ---- take ---- */
 
 /* A header that makes no sense stays out of everybody's hands: its delivery ends and is counted as dead. */
-static void refuse(struct ringside *connection, struct peer *peer, const struct rs_lease *lease)
+SELDOM static void refuse(struct ringside *connection, struct peer *peer, const struct rs_lease *lease)
 {
     struct rs_ring *own = &connection->own.ring;
 
@@ -110,13 +112,13 @@ static bool accept_lease(struct ringside *connection, const struct rs_lease *lea
 {
     struct peer *peer = (struct peer *)lease->ring;
     struct rs_ring *ring = &peer->ring, *own = &connection->own.ring;
-    const uint8_t *base = ring->body + rs_ring_slot_offset(ring, lease->slot);
+    struct body body = body_of(ring, lease->slot);
     struct rs_message header;
 
-    rs_prefetch_read(base);
-    int rc = rs_message_load(&header, &ring->slots[lease->slot], base,
-                             rs_ring_slot_bytes(ring, lease->slot));
-    if (UNLIKELY(rc < 0) || UNLIKELY(peer_is_broken(connection, peer))) {
+    rs_prefetch_read(body.base);
+    int rc = rs_message_load(&header, &ring->slots[lease->slot], body.base, body.bytes);
+    if (UNLIKELY(rc < 0) || UNLIKELY(peer_is_broken(connection, peer)) ||
+        UNLIKELY(peer_lost_body(connection, peer))) {
         refuse(connection, peer, lease);
         return false;
     }
@@ -126,20 +128,43 @@ static bool accept_lease(struct ringside *connection, const struct rs_lease *lea
         rs_ring_count(own, own->client, RS_EXPIRED, 1);
         return false;
     }
-    message_fill(message, &header, peer, lease->slot, lease->generation);
+    message_fill(message, &header, peer, body.base, lease->slot, lease->generation);
     keep_lease(connection, message, lease);
     RS_FAILPOINT(receive_taken);
+    uint32_t taken = rs_load_relaxed(&connection->taken) + 1;
+    rs_store_relaxed(&connection->taken, taken);
+    if (UNLIKELY(taken % TAKES_PER_REFRESH == 0))
+        peers_refresh(connection);
     rs_ring_count(own, own->client, RS_RECEIVED, 1);
     /* Who answers loans next, and finds its lines with the consumer that freed them. */
     rs_ring_prefetch_loan(own, 0);
     return true;
 }
 
-/* One whole look: 1 with a message, 0 without, or an error. */
-static int look(struct ringside *connection, struct ringside_message *message)
+/* Not an error at once: the sidecar, woken by the bell, mends the hints, and until then nothing can be taken. */
+SELDOM static int hints_are_wrong(struct ringside *connection, int error, int64_t *again_ns)
+{
+    int64_t now_ns = rs_now_ns();
+
+    rs_ring_bell(&connection->own.ring);
+    if (now_ns - (int64_t)rs_load_relaxed(&connection->hints_failed_ns) > HINTS_PATIENCE_NS)
+        rs_store_relaxed(&connection->hints_wrong_ns, (uint64_t)now_ns);
+    rs_store_relaxed(&connection->hints_failed_ns, (uint64_t)now_ns);
+    *again_ns = now_ns + HINTS_RETRY_NS;
+    if (now_ns - (int64_t)rs_load_relaxed(&connection->hints_wrong_ns) < HINTS_PATIENCE_NS)
+        return 0;
+    return fail_with(connection, error,
+                     "the inbox's hints make no sense, and the sidecar that was asked to rebuild them "
+                     "did not (is it there?)");
+}
+
+/* One whole look: 1 with a message, 0 without, or an error. Without one, *again_ns says when to look again even if nobody
+ * wakes us: what is there cannot be taken yet. */
+IN_ONE_PIECE static int look(struct ringside *connection, struct ringside_message *message, int64_t *again_ns)
 {
     int first = -1; /* ring that could not be opened; when it comes again, all have been tried */
 
+    *again_ns = NEVER;
     for (;;) {
         struct rs_lease lease;
         int unmapped;
@@ -148,32 +173,52 @@ static int look(struct ringside *connection, struct ringside_message *message)
         if (rc > 0) {
             if (accept_lease(connection, &lease, message))
                 return 1;
-        } else if (rc < 0) {
-            rs_ring_bell(&connection->own.ring);
-            return fail_with(connection, rc,
-                             "the inbox's hints make no sense; the sidecar was asked to rebuild them");
+        } else if (UNLIKELY(rc < 0)) {
+            return hints_are_wrong(connection, rc, again_ns);
         } else if (unmapped < 0 || unmapped == first) {
             return 0;
-        } else if (peer_open(connection, (unsigned)unmapped) < 0 && first < 0) {
-            first = unmapped;
+        } else if ((rc = peer_open(connection, (unsigned)unmapped, again_ns)) < 0) {
+            if (rc == -RINGSIDE_E_TIMEOUT)
+                return 0; /* the sidecar does not answer, whichever ring it is */
+            if (first < 0)
+                first = unmapped;
         }
     }
 }
 
-static int fail_nothing(struct ringside *connection)
+SELDOM static int fail_nothing(struct ringside *connection)
 {
     return fail_with(connection, -RINGSIDE_E_TIMEOUT, "no message came within the timeout");
 }
 
-/* For pollers: the event is cleared first, then armed, then looked again, so that none is missed. Never cleared when a
- * message was found, because others who poll must still see it. */
-static int look_and_arm_event(struct ringside *connection, struct ringside_message *message)
+/* Makes the descriptor that is polled readable at that moment; setting the timer also takes back that it went off. */
+static void set_look_timer(struct ringside *connection, int64_t at_ns)
 {
-    uint64_t count;
+    struct itimerspec timer = {{0, 0}, {at_ns / 1000000000, at_ns % 1000000000}};
 
-    (void)!read(connection->event_fd, &count, sizeof count);
+    if (at_ns == NEVER) {
+        if (rs_load_relaxed(&connection->look_timer_set) == 0)
+            return;
+        timer.it_value = (struct timespec){0, 0};
+    }
+    rs_store_relaxed(&connection->look_timer_set, at_ns != NEVER);
+    (void)timerfd_settime(connection->look_timer_fd, TFD_TIMER_ABSTIME, &timer, NULL);
+}
+
+/* For pollers: our own edge is consumed first, then the event armed, then looked again, so that none is missed. The eventfd
+ * itself is never read: others who poll it may be able to take what we cannot. An edge stays when a message was found. */
+SELDOM static int look_and_arm_event(struct ringside *connection, struct ringside_message *message)
+{
+    struct epoll_event events[POLLED_FDS];
+    int64_t again_ns;
+
+    (void)epoll_wait(connection->epoll_fd, events, POLLED_FDS, 0);
     rs_wait_arm(&connection->inbox.shared->not_empty, RS_WAIT_EVENT);
-    int rc = look(connection, message);
+    int rc = look(connection, message, &again_ns);
+    if (rc > 0)
+        rs_event_write(connection->event_fd);
+    else
+        set_look_timer(connection, again_ns);
     if (rc == 0) {
         peers_refresh(connection);
         link_tend(connection, false);
@@ -184,10 +229,10 @@ static int look_and_arm_event(struct ringside *connection, struct ringside_messa
 static bool spin(struct ringside *connection, struct ringside_message *message,
                  int64_t deadline_ns, int *rc)
 {
-    int64_t until_ns = rs_now_ns() + settings_of(connection)->spin_ns;
+    int64_t until_ns = rs_now_ns() + settings_of(connection)->spin_ns, again_ns;
 
     for (unsigned spins = 1;; spins++) {
-        *rc = look(connection, message);
+        *rc = look(connection, message, &again_ns);
         if (*rc != 0)
             return true;
         if (spins % SPINS_PER_CLOCK == 0) {
@@ -205,12 +250,12 @@ static int wait_for_message(struct ringside *connection, struct ringside_message
                             int64_t timeout_ns)
 {
     rs_word32 *not_empty = &connection->inbox.shared->not_empty;
-    int64_t deadline_ns;
+    int64_t deadline_ns, again_ns;
     int rc;
 
     for (unsigned spins = 0; spins < SPINS_FIRST && settings_of(connection)->spin_ns > 0; spins++) {
         rs_pause();
-        rc = look(connection, message);
+        rc = look(connection, message, &again_ns);
         if (rc != 0)
             return rc;
     }
@@ -220,7 +265,7 @@ static int wait_for_message(struct ringside *connection, struct ringside_message
     for (;;) {
         uint32_t armed = rs_wait_arm(not_empty, RS_WAIT_FUTEX);
 
-        rc = look(connection, message);
+        rc = look(connection, message, &again_ns);
         if (rc != 0)
             return rc;
         int64_t left_ns = time_left(deadline_ns);
@@ -230,8 +275,11 @@ static int wait_for_message(struct ringside *connection, struct ringside_message
         link_tend(connection, left_ns < 0 || left_ns > CALL_TIMEOUT_NS);
         if (is_down(connection))
             return fail_down(connection);
+        int64_t again_left_ns = time_left(again_ns);
+        if (left_ns < 0 || (again_left_ns >= 0 && again_left_ns < left_ns))
+            left_ns = again_left_ns;
         rs_wait_sleep(not_empty, armed, left_ns);
-        rc = look(connection, message);
+        rc = look(connection, message, &again_ns);
         if (rc != 0)
             return rc;
     }
@@ -240,14 +288,15 @@ static int wait_for_message(struct ringside *connection, struct ringside_message
 /* 1, or an error. */
 static int receive(struct ringside *connection, struct ringside_message *message, int64_t timeout_ns)
 {
+    int64_t again_ns;
     int rc;
 
     if (is_down(connection))
         return fail_down(connection);
-    rc = look(connection, message);
-    if (rc != 0)
+    rc = look(connection, message, &again_ns);
+    if (rc > 0)
         return rc;
-    if (timeout_ns != 0)
+    if (timeout_ns != 0 && rc == 0)
         return wait_for_message(connection, message, timeout_ns);
     if (rs_load_relaxed(&connection->polled) != 0)
         rc = look_and_arm_event(connection, message);
@@ -271,20 +320,21 @@ int ringside_receive_batch(struct ringside *connection, struct ringside_message 
     if (rc <= 0)
         return rc;
     int taken = 1;
-    while ((size_t)taken < count && look(connection, &messages[taken]) > 0)
+    int64_t again_ns;
+    while ((size_t)taken < count && look(connection, &messages[taken], &again_ns) > 0)
         taken++;
     return taken;
 }
 
 /* ---- end of a lease ---- */
 
-static int fail_state(const struct ringside *connection)
+SELDOM static int fail_state(const struct ringside *connection)
 {
     return fail_with(connection, -RINGSIDE_E_STATE,
                      "not a message that this connection holds: released, forwarded or lost already");
 }
 
-int ringside_release(struct ringside *connection, struct ringside_message *message)
+IN_ONE_PIECE int ringside_release(struct ringside *connection, struct ringside_message *message)
 {
     struct rs_ring *own = &connection->own.ring;
     struct rs_lease lease;

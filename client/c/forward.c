@@ -38,17 +38,15 @@ static int forward_in_place(struct ringside *connection, const struct rs_lease *
     for (unsigned i = 0; i < count; i++) {
         int index = destination_in(ring, outgoing->outlets[i], &numbers[i]);
 
-        if (index < 0)
+        if (index < 0 || !outlet_admit_guest(connection, outgoing->outlets[i], numbers[i], ring,
+                                             (uint16_t)index))
             return 0;
         destinations[i] = (uint16_t)index;
     }
     int queued = rs_ring_forward(lease, destinations, count, deliveries);
     for (int i = 0; i < queued; i++) {
-        struct rs_inbox *inbox = &outgoing->outlets[i]->inbox;
-
-        if (rs_load_relaxed(&inbox->rings[numbers[i]]) != ring)
-            rs_inbox_admit(inbox, numbers[i], ring, destinations[i], ring->client);
-        push_delivery(connection, inbox, numbers[i], ring, lease->slot, deliveries[i]);
+        push_delivery(connection, &outgoing->outlets[i]->inbox, numbers[i], ring, lease->slot,
+                      deliveries[i]);
         RS_FAILPOINT(forward_pushed);
     }
     return queued;
@@ -122,14 +120,14 @@ static int copy_out(struct ringside *connection, const struct ringside_message *
     rc = loan_take(connection, bytes, time_left(deadline_ns), &loan);
     if (rc < 0)
         return rc;
-    uint8_t *base = ring->body + rs_ring_slot_offset(ring, loan.slot);
+    uint8_t *base = body_of(ring, loan.slot).base;
     for (unsigned i = 0; i < copy.tensor_count; i++) {
         if (copy.tensors[i].bytes > 0)
             memcpy(base + copy.tensors[i].offset, message->tensors[i].data, copy.tensors[i].bytes);
     }
     if (metadata_bytes > 0)
         memcpy(base + copy.metadata_offset, metadata, metadata_bytes);
-    rc = loan_publish(connection, &loan, &copy, outgoing, first);
+    rc = loan_publish(connection, &loan, base, &copy, outgoing, first);
     if (rc < 0)
         (void)rs_ring_abandon(ring, ring->client, &loan);
     return rc;

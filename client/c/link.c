@@ -7,7 +7,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/random.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
@@ -57,11 +56,16 @@ static void set_retry(struct ringside *connection)
     if (connection->link_backoff_ns > BACKOFF_LAST_NS)
         connection->link_backoff_ns = BACKOFF_LAST_NS;
     connection->link_retry_ns = rs_now_ns() + delay_ns;
-    if (connection->timer_fd >= 0) {
-        struct itimerspec timer = {.it_value = {delay_ns / 1000000000, delay_ns % 1000000000 + 1}};
+    link_set_timer(connection);
+}
 
-        (void)timerfd_settime(connection->timer_fd, 0, &timer, NULL);
-    }
+void link_set_timer(struct ringside *connection)
+{
+    int64_t at_ns = connection->link_retry_ns;
+    struct itimerspec timer = {.it_value = {at_ns / 1000000000, at_ns % 1000000000}};
+
+    if (connection->timer_fd >= 0 && !connection->linked)
+        (void)timerfd_settime(connection->timer_fd, TFD_TIMER_ABSTIME, &timer, NULL);
 }
 
 /* The socket is of no further use. Messages go on without it. */
@@ -247,7 +251,7 @@ static void replace_fd(int *place, int fresh)
 
 static void replace_event(struct ringside *connection, int fresh)
 {
-    struct epoll_event event = {.events = EPOLLIN, .data.fd = connection->event_fd};
+    struct epoll_event event = {.events = INBOX_EVENTS, .data.fd = connection->event_fd};
 
     if (fresh < 0)
         return;

@@ -4,6 +4,7 @@
 #define RINGSIDE_CLIENT_PRIVATE_H
 
 #include <pthread.h>
+#include <sys/epoll.h>
 
 #include "client/c/ringside.h"
 #include "proto/control.pb-c.h"
@@ -17,12 +18,22 @@
 #define CALL_TIMEOUT_NS  INT64_C(2000000000) /* for one call to the sidecar within another operation */
 #define READING_LOCKS    16                  /* slots share them by their low bits */
 #define UNLIKELY(value)  __builtin_expect((value) != 0, 0)
+/* The hand-off crosses some thirty small functions of ours and of proto/. In one piece, without what it seldom needs, it
+ * takes a quarter less. */
+#define IN_ONE_PIECE     __attribute__((flatten))
+#define SELDOM           __attribute__((noinline, cold))
+/* The inbox's eventfd is shared by all who consume: by edges, each is woken for itself, and nobody ever reads it. */
+#define INBOX_EVENTS     (EPOLLIN | EPOLLET)
 
 /* This process's readings by ticket of one slot: one bit and one count in the ring, however many threads. */
 struct reading {
     uint32_t count;      /* readings that have begun and not ended */
     uint32_t generation; /* of the message that they read; valid while count > 0 */
+    bool counted;        /* one that has ended counts; valid while count > 0 */
 };
+
+/* What became of a ring's body. */
+enum { BODY_MAPPED, BODY_DOUBTFUL /* being looked at by drop_bodies */, BODY_GONE };
 
 /* A mapped ring whose messages this process may hold. Never freed before the connection ends. */
 struct peer {
@@ -30,10 +41,12 @@ struct peer {
     int control_fd;                              /* owned; its description locks this client's byte */
     int bell_fd;                                 /* owned, or -1 */
     uint16_t destination;                        /* of the stage's inbox in that ring's table */
-    uint64_t entry_state;                        /* of the inbox's entry when the ring was opened */
+    rs_word entry_state;                         /* of the inbox's entry when it was last found to name this ring */
     struct reading *readings;                    /* by slot, owned */
     pthread_mutex_t reading_locks[READING_LOCKS]; /* guard readings */
+    rs_word32 remote_readings;                   /* begun for us by the sidecar and not ended */
     rs_word32 broken;                            /* lost pages were reported already */
+    rs_word32 body_fate;                         /* BODY_... */
     struct peer *next;                           /* in the list of retired rings */
 };
 
@@ -45,8 +58,19 @@ struct outlet {
     int event_fd;              /* owned, or -1 */
     rs_word state;             /* destination state for which `number` holds */
     rs_word32 number;          /* of the own ring in that inbox */
+    rs_word32 guests;          /* further rings that were admitted, by forwards */
+    rs_word bound[RS_MAX_RINGS]; /* by ring number: state of the inbox's entry when it was last found to name the
+                                  * admitted ring; 0: none is admitted */
     struct outlet *next;       /* in the list of retired views */
 };
+
+/* Whether the admission under that number still holds: see outlets.c. */
+static inline bool outlet_holds(const struct outlet *outlet, unsigned number)
+{
+    uint64_t bound = rs_load_relaxed(&outlet->bound[number]);
+
+    return bound != 0 && bound == rs_load_relaxed(&outlet->inbox.table[number].state);
+}
 
 struct route {
     char name[RS_NAME_BYTES];
@@ -65,6 +89,13 @@ struct settings {
     struct route routes[];
 };
 
+/* When a ring that could not be opened is tried again. */
+struct retry {
+    int64_t at_ns;        /* not before, unless the inbox's entry changed */
+    int64_t pause_ns;     /* the last one; 0: it did not fail of late */
+    uint64_t entry_state; /* at the last try */
+};
+
 struct ringside {
     rs_word32 down;                                   /* 0, or the error number of every further call */
     rs_word32 polled;                                 /* ringside_fd was asked for */
@@ -73,7 +104,11 @@ struct ringside {
     _Atomic(struct outlet *) outlets[RS_MAX_DESTINATIONS];
     struct peer own;
     struct rs_inbox inbox;                            /* of the stage */
-    int64_t peer_retry_ns[RS_MAX_RINGS];              /* no Open before; guarded by `lock` */
+    rs_word32 taken;                                  /* messages taken, about: for what is done once in a while */
+    rs_word hints_wrong_ns;                           /* since when takes have failed for wrong hints */
+    rs_word hints_failed_ns;                          /* the last time that one did */
+
+    struct retry peer_retry[RS_MAX_RINGS];            /* guarded by `lock` */
     int64_t outlet_retry_ns[RS_MAX_DESTINATIONS];     /* no Open before; guarded by `lock` */
 
     pthread_mutex_t lock;                             /* guards what follows, and changes of the tables above */
@@ -88,28 +123,52 @@ struct ringside {
     int event_fd;                                     /* of the stage's inbox; keeps its number to the end */
     int epoll_fd;                                     /* -1 until asked for */
     int timer_fd;                                     /* in the epoll: next attempt to re-attach */
+    int look_timer_fd;                                /* in the epoll: look again, see look_and_arm_event */
+    rs_word32 look_timer_set;
     int arriving[RS_FDPASS_MAX];                      /* descriptors of the answer being handled */
     size_t arriving_count;
     struct peer *retired_peers;
+    rs_word32 retired_bodies;                         /* of them that still have their body */
+    int64_t drop_bodies_ns;                           /* they are not looked at before */
     struct outlet *retired_outlets;
     void (*log)(void *data, const char *line);
     void *log_data;
 
     struct ringside *next;                            /* of all connections of the process */
+    bool held_still;                                  /* `lock` was taken for a fork */
 };
+
+/* Where the body of a slot begins and how large it is: one search for its class. */
+struct body {
+    uint8_t *base;
+    uint64_t bytes;
+};
+
+static inline struct body body_of(const struct rs_ring *ring, uint32_t slot)
+{
+    for (uint32_t i = 0; i < ring->layout.class_count; i++) {
+        const struct rs_class_layout *class = &ring->layout.classes[i];
+        uint32_t index = slot - class->first_slot;
+
+        if (index < class->slots)
+            return (struct body){ring->body + class->body_offset + index * class->slot_bytes,
+                                 class->slot_bytes};
+    }
+    return (struct body){ring->body, 0};
+}
 
 /* ---- explain.c ---- */
 
 /* Notes what went wrong for ringside_explain and returns `error`. fail_with keeps a static text: no formatting. */
-int fail(const struct ringside *connection, int error, const char *format, ...)
+SELDOM int fail(const struct ringside *connection, int error, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-int fail_with(const struct ringside *connection, int error, const char *text);
-void report(struct ringside *connection, const char *format, ...)
+SELDOM int fail_with(const struct ringside *connection, int error, const char *text);
+SELDOM void report(struct ringside *connection, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 /* ---- connection.c ---- */
 
-int fail_down(const struct ringside *connection);
+SELDOM int fail_down(const struct ringside *connection);
 
 static inline bool is_down(struct ringside *connection)
 {
@@ -141,6 +200,8 @@ int link_call(struct ringside *connection, const char *method, const ProtobufCMe
 int link_take_fd(struct ringside *connection, size_t kind_count,
                  const Ringside__V1__Descriptor *kinds, Ringside__V1__Descriptor kind);
 void link_drop_fds(struct ringside *connection);
+/* While the sidecar is away, makes the descriptor that is polled readable at the next attempt. The lock is held. */
+void link_set_timer(struct ringside *connection);
 
 /* ---- rings.c ---- */
 
@@ -148,16 +209,52 @@ void link_drop_fds(struct ringside *connection);
 int peer_map(struct ringside *connection, struct peer *peer, const Ringside__V1__Ring *info,
              size_t kind_count, const Ringside__V1__Descriptor *kinds, bool writable);
 void peer_unmap(struct peer *peer);
-/* Opens the ring with that number in the stage's inbox. 0, or an error (also while it is too early to try again). */
-int peer_open(struct ringside *connection, unsigned number);
-/* Notices rings that left the inbox or whose number means another ring now. Without the lock. */
-void peers_refresh(struct ringside *connection);
+/* Opens the ring with that number in the stage's inbox. 0, or an error, also while it is too early to try again; *again_ns
+ * is then lowered to the moment of the next try. Without the lock. */
+SELDOM int peer_open(struct ringside *connection, unsigned number, int64_t *again_ns);
+/* Notices rings that left the inbox or whose number means another ring now, and gives back bodies of which nothing is
+ * held any more. Without the lock. */
+SELDOM void peers_refresh(struct ringside *connection);
 /* Whether pages of the ring were lost (its file was cut). */
 bool peer_is_broken(struct ringside *connection, struct peer *peer);
+/* After a message of the ring was taken: whether its body was given back just before, because the ring was retired. */
+bool peer_lost_body(struct ringside *connection, struct peer *peer);
+/* Whether an entry of an inbox's ring table, in that state, means this ring. */
+bool entry_names(const struct rs_ring_entry *entry, uint64_t state, const struct rs_ring *ring);
+/* In a forked child, where nothing of it is mapped: closes descriptors; with `still` (no other thread was in the library)
+ * leaves what peer_unmap and outlet_destroy can free. */
+void peer_disown(struct peer *peer, bool still);
+void ring_disown(struct rs_ring *ring);
+/* Maps a ring and guards it. Descriptors stay the caller's. */
+int ring_map(struct ringside *connection, struct rs_ring *ring, int control_fd, int body_fd, bool writable,
+             const Ringside__V1__Ring *info);
+void ring_unmap(struct rs_ring *ring);
+/* Control.Open. The answer goes to free_open. The lock is held. */
+int call_open(struct ringside *connection, const Ringside__V1__OpenRequest *request,
+              Ringside__V1__OpenResponse **answer);
+void free_open(struct ringside *connection, Ringside__V1__OpenResponse *answer);
+
+/* ---- outlets.c ---- */
 
 /* The inbox of a destination of the own ring, opened when needed: 0 or -RINGSIDE_E_UNAVAILABLE and others. */
 int outlet_get(struct ringside *connection, unsigned destination, struct outlet **outlet);
+/* The same when there is nothing to do for it, else NULL. */
+static inline struct outlet *outlet_at_hand(struct ringside *connection, unsigned destination)
+{
+    struct outlet *outlet = rs_load_acquire(&connection->outlets[destination]);
+
+    if (outlet == NULL || rs_load_relaxed(&outlet->guests) != 0 ||
+        rs_load_relaxed(&connection->own.ring.destinations[destination].state) !=
+            rs_load_relaxed(&outlet->state) ||
+        !outlet_holds(outlet, rs_load_relaxed(&outlet->number)))
+        return NULL;
+    return outlet;
+}
+/* Makes messages of another ring judgeable in that inbox. False when the number means another ring there. */
+bool outlet_admit_guest(struct ringside *connection, struct outlet *outlet, unsigned number,
+                        struct rs_ring *ring, uint16_t destination);
 void outlet_destroy(struct outlet *outlet);
+void outlet_disown(struct outlet *outlet, bool still);
 
 /* ---- produce.c ---- */
 
@@ -171,9 +268,9 @@ int route_find(struct ringside *connection, const char *name, const struct route
 int outgoing_reserve(struct ringside *connection, struct outgoing *outgoing, int64_t timeout_ns);
 /* A loan for `bytes`; waits at most timeout_ns. */
 int loan_take(struct ringside *connection, uint64_t bytes, int64_t timeout_ns, struct rs_loan *loan);
-/* Header, seal, push for destinations [first, count) of the route. */
-int loan_publish(struct ringside *connection, const struct rs_loan *loan, struct rs_message *message,
-                 const struct outgoing *outgoing, unsigned first);
+/* Header, seal, push for destinations [first, count) of the route. `base`: of the slot's body. */
+int loan_publish(struct ringside *connection, const struct rs_loan *loan, uint8_t *base,
+                 struct rs_message *message, const struct outgoing *outgoing, unsigned first);
 
 /* ---- consume.c ---- */
 
@@ -190,9 +287,9 @@ static inline uint64_t tag_of(const struct ringside *connection, uint64_t kind)
     return (uint64_t)(uintptr_t)connection ^ kind;
 }
 
-/* Fills the public message from a validated header. */
+/* Fills the public message from a validated header. `base`: of the slot's body. */
 void message_fill(struct ringside_message *message, const struct rs_message *header,
-                  const struct peer *peer, uint32_t slot, uint32_t generation);
+                  const struct peer *peer, uint8_t *base, uint32_t slot, uint32_t generation);
 bool message_expired(const struct rs_message *header);
 void lease_of(const struct ringside_message *message, struct rs_lease *lease);
 /* Pushes a delivery that this process made QUEUED again, and rings when it has no cell. */
@@ -201,6 +298,6 @@ void push_delivery(struct ringside *connection, struct rs_inbox *inbox, unsigned
 
 /* ---- tickets.c ---- */
 
-int reading_end(struct ringside *connection, struct ringside_message *message);
+SELDOM int reading_end(struct ringside *connection, struct ringside_message *message);
 
 #endif

@@ -14,7 +14,7 @@ enum { SLOT_TAG, SLOT_LOAN };
 
 /* ---- loan ---- */
 
-static int fail_full(struct ringside *connection, uint64_t bytes, int error)
+SELDOM static int fail_full(struct ringside *connection, uint64_t bytes, int error)
 {
     return fail(connection, error,
                 "no free slot for %llu bytes: all are loaned, queued or held (`ringside ls` shows by "
@@ -22,7 +22,7 @@ static int fail_full(struct ringside *connection, uint64_t bytes, int error)
 }
 
 /* Spins on the hints, then sleeps until somebody frees a slot. Releases need nothing that we hold. */
-static int wait_for_slot(struct ringside *connection, unsigned class_index, uint64_t bytes,
+SELDOM static int wait_for_slot(struct ringside *connection, unsigned class_index, uint64_t bytes,
                          int64_t timeout_ns, struct rs_loan *loan)
 {
     struct rs_ring *ring = &connection->own.ring;
@@ -82,7 +82,7 @@ int loan_take(struct ringside *connection, uint64_t bytes, int64_t timeout_ns, s
     return fail_full(connection, bytes, -RINGSIDE_E_FULL);
 }
 
-static int fail_plan(const struct ringside *connection, int error, size_t count)
+SELDOM static int fail_plan(const struct ringside *connection, int error, size_t count)
 {
     if (error == -RINGSIDE_E_DTYPE)
         return fail_with(connection, error, "a tensor has an unknown dtype code");
@@ -115,11 +115,11 @@ static void fill_slot(struct ringside *connection, const struct rs_message *mess
                       const struct rs_loan *loan, struct ringside_slot *slot)
 {
     struct rs_ring *ring = &connection->own.ring;
-    uint8_t *base = ring->body + rs_ring_slot_offset(ring, loan->slot);
+    struct body body = body_of(ring, loan->slot);
 
     slot->tensor_count = message->tensor_count;
     slot->metadata_capacity = message->metadata_bytes;
-    slot->slot_bytes = rs_ring_slot_bytes(ring, loan->slot);
+    slot->slot_bytes = body.bytes;
     slot->ticket = rs_ticket_pack((uint16_t)ring->layout.sidecar_id, loan->slot, loan->generation);
     slot->private_[SLOT_TAG] = tag_of(connection, TAG_LOAN);
     slot->private_[SLOT_LOAN] = (uint64_t)loan->slot << 32 | loan->generation;
@@ -131,12 +131,12 @@ static void fill_slot(struct ringside *connection, const struct rs_message *mess
         to->rank = from->rank;
         for (unsigned dim = 0; dim < from->rank; dim++)
             to->shape[dim] = from->shape[dim];
-        to->data = base + from->offset;
+        to->data = body.base + from->offset;
         to->bytes = from->bytes;
     }
 }
 
-int ringside_loan(struct ringside *connection, const struct ringside_tensor *tensors, size_t count,
+IN_ONE_PIECE int ringside_loan(struct ringside *connection, const struct ringside_tensor *tensors, size_t count,
                   uint32_t metadata_bytes, int64_t timeout_ns, struct ringside_slot *slot)
 {
     struct rs_message message;
@@ -186,12 +186,22 @@ int ringside_abandon(struct ringside *connection, struct ringside_slot *slot)
 
 /* ---- publish ---- */
 
+/* For names of a few letters, which strcmp is not made for. */
+static inline bool same_name(const char *one, const char *other)
+{
+    while (*one == *other && *one != '\0') {
+        one++;
+        other++;
+    }
+    return *one == *other;
+}
+
 int route_find(struct ringside *connection, const char *name, const struct route **route)
 {
     struct settings *settings = settings_of(connection);
 
     for (unsigned i = 0; name != NULL && i < settings->route_count; i++) {
-        if (strcmp(settings->routes[i].name, name) == 0) {
+        if (same_name(settings->routes[i].name, name)) {
             *route = &settings->routes[i];
             return 0;
         }
@@ -202,7 +212,7 @@ int route_find(struct ringside *connection, const char *name, const struct route
 }
 
 /* The first inbox of the route that cannot take a message now, or NULL; *error says why. */
-static struct outlet *find_obstacle(struct ringside *connection, struct outgoing *outgoing,
+SELDOM static struct outlet *find_obstacle(struct ringside *connection, struct outgoing *outgoing,
                                     int *error)
 {
     for (unsigned i = 0; i < outgoing->route->destination_count; i++) {
@@ -219,7 +229,7 @@ static struct outlet *find_obstacle(struct ringside *connection, struct outgoing
 }
 
 /* Makes room in every full inbox of the route at the cost of the oldest message of the own ring there. */
-static int drop_oldest(struct ringside *connection, struct outgoing *outgoing)
+SELDOM static int drop_oldest(struct ringside *connection, struct outgoing *outgoing)
 {
     struct rs_ring *own = &connection->own.ring;
 
@@ -239,7 +249,7 @@ static int drop_oldest(struct ringside *connection, struct outgoing *outgoing)
     return 0;
 }
 
-static int fail_route(struct ringside *connection, const struct outgoing *outgoing, int error)
+SELDOM static int fail_route(struct ringside *connection, const struct outgoing *outgoing, int error)
 {
     return fail(connection, error, "an inbox of route \"%s\" is full: its consumers are slower",
                 outgoing->route->name);
@@ -272,7 +282,7 @@ static void wait_for_room(struct ringside *connection, struct outlet *full, int6
     rs_wait_sleep(not_full, armed, left_ns);
 }
 
-static int reserve_slowly(struct ringside *connection, struct outgoing *outgoing,
+SELDOM static int reserve_slowly(struct ringside *connection, struct outgoing *outgoing,
                           int64_t timeout_ns)
 {
     int64_t deadline_ns = deadline_after(timeout_ns);
@@ -303,7 +313,9 @@ static int reserve_slowly(struct ringside *connection, struct outgoing *outgoing
     }
 }
 
-int outgoing_reserve(struct ringside *connection, struct outgoing *outgoing, int64_t timeout_ns)
+/* An inbox of the route is full or has to be opened. */
+SELDOM static int reserve_by_policy(struct ringside *connection, struct outgoing *outgoing,
+                                    int64_t timeout_ns)
 {
     int error;
 
@@ -325,6 +337,18 @@ int outgoing_reserve(struct ringside *connection, struct outgoing *outgoing, int
     return error == -RINGSIDE_E_FULL ? fail_route(connection, outgoing, error) : error;
 }
 
+int outgoing_reserve(struct ringside *connection, struct outgoing *outgoing, int64_t timeout_ns)
+{
+    for (unsigned i = 0; i < outgoing->route->destination_count; i++) {
+        struct outlet *outlet = outlet_at_hand(connection, outgoing->route->destinations[i]);
+
+        if (outlet == NULL || !rs_inbox_has_room(&outlet->inbox))
+            return reserve_by_policy(connection, outgoing, timeout_ns);
+        outgoing->outlets[i] = outlet;
+    }
+    return 0;
+}
+
 static uint64_t data_bytes(const struct rs_message *message)
 {
     uint64_t bytes = message->metadata_bytes;
@@ -334,8 +358,8 @@ static uint64_t data_bytes(const struct rs_message *message)
     return bytes;
 }
 
-int loan_publish(struct ringside *connection, const struct rs_loan *loan, struct rs_message *message,
-                 const struct outgoing *outgoing, unsigned first)
+int loan_publish(struct ringside *connection, const struct rs_loan *loan, uint8_t *base,
+                 struct rs_message *message, const struct outgoing *outgoing, unsigned first)
 {
     struct rs_ring *ring = &connection->own.ring;
     const uint16_t *destinations = outgoing->route->destinations + first;
@@ -345,8 +369,7 @@ int loan_publish(struct ringside *connection, const struct rs_loan *loan, struct
         message->ttl_ns = outgoing->route->ttl_ns;
     /* Ages of messages that do not expire are for people: a tick of the kernel is near enough. */
     message->publish_ns = (uint64_t)(message->ttl_ns != 0 ? rs_now_ns() : rs_now_coarse_ns());
-    rs_message_store(message, &ring->slots[loan->slot],
-                     ring->body + rs_ring_slot_offset(ring, loan->slot));
+    rs_message_store(message, &ring->slots[loan->slot], base);
     RS_FAILPOINT(send_stored);
     rs_ring_prepare(ring, loan, destinations, count, 0);
     int rc = rs_ring_seal(ring, ring->client, loan, 0);
@@ -367,7 +390,7 @@ int loan_publish(struct ringside *connection, const struct rs_loan *loan, struct
 /* ---- send and share ---- */
 
 static int take_options(struct ringside *connection, const struct ringside_options *options,
-                        uint64_t slot_bytes, uint8_t *base, struct rs_message *message)
+                        const struct body *body, struct rs_message *message)
 {
     message->ttl_ns = options->ttl_ns;
     message->stream_id = options->stream_id;
@@ -381,26 +404,24 @@ static int take_options(struct ringside *connection, const struct ringside_optio
     if (options->metadata_bytes == 0)
         return 0;
     uint64_t offset = rs_message_metadata_offset(message);
-    if (options->metadata == NULL || offset > slot_bytes ||
-        options->metadata_bytes > slot_bytes - offset)
+    if (options->metadata == NULL || offset > body->bytes ||
+        options->metadata_bytes > body->bytes - offset)
         return fail(connection, -RINGSIDE_E_INVALID,
                     "%u bytes of metadata do not fit the slot, which has %llu left: reserve them "
                     "with the loan", options->metadata_bytes,
-                    (unsigned long long)(offset > slot_bytes ? 0 : slot_bytes - offset));
+                    (unsigned long long)(offset > body->bytes ? 0 : body->bytes - offset));
     message->metadata_offset = offset;
-    memcpy(base + offset, options->metadata, options->metadata_bytes);
+    memcpy(body->base + offset, options->metadata, options->metadata_bytes);
     return 0;
 }
 
 /* The header for a loaned slot. A caller may have made its tensors smaller since the loan, not moved them. */
 static int describe(struct ringside *connection, const struct ringside_slot *slot,
-                    const struct rs_loan *loan, const struct ringside_options *options,
+                    const struct body *body, const struct ringside_options *options,
                     struct rs_message *message)
 {
     static const struct ringside_options none;
-    struct rs_ring *ring = &connection->own.ring;
-    uint64_t slot_bytes = rs_ring_slot_bytes(ring, loan->slot), bytes;
-    uint8_t *base = ring->body + rs_ring_slot_offset(ring, loan->slot);
+    uint64_t bytes;
 
     if (!copy_shapes(message, slot->tensors, slot->tensor_count))
         return fail_plan(connection, -RINGSIDE_E_SHAPE, slot->tensor_count);
@@ -408,19 +429,19 @@ static int describe(struct ringside *connection, const struct ringside_slot *slo
     if (rc < 0)
         return fail_plan(connection, rc, slot->tensor_count);
     for (unsigned i = 0; i < message->tensor_count; i++) {
-        if (slot->tensors[i].data != base + message->tensors[i].offset)
+        if (slot->tensors[i].data != body->base + message->tensors[i].offset)
             return fail(connection, -RINGSIDE_E_STATE,
                         "tensor %u is not where the loan put it: only the last tensor's shape may "
                         "be changed after the loan", i);
     }
-    if (bytes > slot_bytes)
+    if (bytes > body->bytes)
         return fail_with(connection, -RINGSIDE_E_TOO_BIG,
                          "the last tensor was made larger than its slot after the loan");
     message->origin_ticket = 0;
-    return take_options(connection, options != NULL ? options : &none, slot_bytes, base, message);
+    return take_options(connection, options != NULL ? options : &none, body, message);
 }
 
-int ringside_send(struct ringside *connection, struct ringside_slot *slot, const char *name,
+IN_ONE_PIECE int ringside_send(struct ringside *connection, struct ringside_slot *slot, const char *name,
                   const struct ringside_options *options)
 {
     struct outgoing outgoing;
@@ -430,15 +451,17 @@ int ringside_send(struct ringside *connection, struct ringside_slot *slot, const
     if (is_down(connection))
         return fail_down(connection);
     int rc = loan_of(connection, slot, &loan);
+    if (rc < 0)
+        return rc;
+    struct body body = body_of(&connection->own.ring, loan.slot);
+    rc = route_find(connection, name, &outgoing.route);
     if (rc == 0)
-        rc = route_find(connection, name, &outgoing.route);
-    if (rc == 0)
-        rc = describe(connection, slot, &loan, options, &message);
+        rc = describe(connection, slot, &body, options, &message);
     if (rc == 0)
         rc = outgoing_reserve(connection, &outgoing,
                               options != NULL ? options->timeout_ns : RINGSIDE_FOREVER);
     if (rc == 0)
-        rc = loan_publish(connection, &loan, &message, &outgoing, 0);
+        rc = loan_publish(connection, &loan, body.base, &message, &outgoing, 0);
     if (rc == 0)
         slot->private_[SLOT_TAG] = 0;
     return rc;
@@ -471,15 +494,16 @@ int ringside_share(struct ringside *connection, struct ringside_slot *slot, unsi
         return fail(connection, -RINGSIDE_E_INVALID,
                     "%u readers: 1..255, or 0 to keep it until it is freed", readers);
     int rc = loan_of(connection, slot, &loan);
-    if (rc == 0)
-        rc = describe(connection, slot, &loan, options, &message);
+    if (rc < 0)
+        return rc;
+    struct body body = body_of(ring, loan.slot);
+    rc = describe(connection, slot, &body, options, &message);
     if (rc == 0)
         rc = ticket_ttl(connection, &message.ttl_ns);
     if (rc < 0)
         return rc;
     message.publish_ns = (uint64_t)rs_now_ns();
-    rs_message_store(&message, &ring->slots[loan.slot],
-                     ring->body + rs_ring_slot_offset(ring, loan.slot));
+    rs_message_store(&message, &ring->slots[loan.slot], body.base);
     rs_ring_prepare(ring, &loan, NULL, 0, rs_readers(loan.generation, readers, readers == 0));
     rc = rs_ring_seal(ring, ring->client, &loan, RS_FLAG_TICKET);
     if (rc < 0)

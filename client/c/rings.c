@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rings and inboxes that this process maps: opened through the sidecar when first needed, kept while views may live. */
+/* Rings that this process maps: opened through the sidecar when first needed, kept while views may live. */
 #include "client/c/private.h"
 #include "proto/failpoint.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -12,7 +11,9 @@
 
 #include "proto/guard.h"
 
-#define RETRY_NS INT64_C(20000000) /* between two calls for the same ring or inbox */
+#define RETRY_FIRST_NS INT64_C(20000000)   /* after the first Open of a ring that failed; doubled up to the last */
+#define RETRY_LAST_NS  INT64_C(1000000000)
+#define DROP_NS        INT64_C(1000000000) /* between two looks whether anything of a retired ring is held */
 
 /* ---- mapping ---- */
 
@@ -44,9 +45,8 @@ static int guard(struct ringside *connection, struct rs_ring *ring)
     return 0;
 }
 
-/* Maps control and body (body_fd may be -1). The descriptors stay the caller's. */
-static int map(struct ringside *connection, struct rs_ring *ring, int control_fd, int body_fd,
-               bool writable, const Ringside__V1__Ring *info)
+int ring_map(struct ringside *connection, struct rs_ring *ring, int control_fd, int body_fd,
+             bool writable, const Ringside__V1__Ring *info)
 {
     const char *why = "";
     int rc = rs_ring_map(ring, control_fd, body_fd, writable, &why);
@@ -57,14 +57,25 @@ static int map(struct ringside *connection, struct rs_ring *ring, int control_fd
     return guard(connection, ring);
 }
 
-static void unmap(struct rs_ring *ring)
+static void unguard(struct rs_ring *ring)
 {
-    if (ring->control == NULL)
-        return;
-    rs_guard_remove(ring->control);
+    if (ring->control != NULL)
+        rs_guard_remove(ring->control);
     if (ring->body != NULL)
         rs_guard_remove(ring->body);
+}
+
+void ring_unmap(struct rs_ring *ring)
+{
+    unguard(ring);
     rs_ring_unmap(ring);
+}
+
+void ring_disown(struct rs_ring *ring)
+{
+    unguard(ring);
+    ring->control = NULL;
+    ring->body = NULL;
 }
 
 int peer_map(struct ringside *connection, struct peer *peer, const Ringside__V1__Ring *info,
@@ -81,7 +92,7 @@ int peer_map(struct ringside *connection, struct peer *peer, const Ringside__V1_
     if (control_fd < 0 || body_fd < 0)
         fail_with(connection, rc, "the sidecar passed no descriptors of its ring");
     else
-        rc = map(connection, &peer->ring, control_fd, body_fd, writable, info);
+        rc = ring_map(connection, &peer->ring, control_fd, body_fd, writable, info);
     if (body_fd >= 0)
         close(body_fd);
     if (rc == 0)
@@ -103,12 +114,25 @@ void peer_unmap(struct peer *peer)
 {
     int fds[] = {peer->control_fd, peer->bell_fd};
 
-    unmap(&peer->ring);
+    ring_unmap(&peer->ring);
     rs_fd_close(fds, 2);
     free(peer->readings);
     peer->readings = NULL;
     peer->control_fd = -1;
     peer->bell_fd = -1;
+}
+
+void peer_disown(struct peer *peer, bool still)
+{
+    if (peer == NULL)
+        return;
+    int fds[] = {peer->control_fd, peer->bell_fd};
+
+    rs_fd_close(fds, 2);
+    peer->control_fd = -1;
+    peer->bell_fd = -1;
+    if (still)
+        ring_disown(&peer->ring);
 }
 
 bool peer_is_broken(struct ringside *connection, struct peer *peer)
@@ -126,8 +150,8 @@ bool peer_is_broken(struct ringside *connection, struct peer *peer)
 
 /* ---- rings of the inbox ---- */
 
-static int call_open(struct ringside *connection, const Ringside__V1__OpenRequest *request,
-                     Ringside__V1__OpenResponse **answer)
+int call_open(struct ringside *connection, const Ringside__V1__OpenRequest *request,
+              Ringside__V1__OpenResponse **answer)
 {
     ProtobufCMessage *response;
     int rc = link_call(connection, "Open", &request->base,
@@ -139,60 +163,27 @@ static int call_open(struct ringside *connection, const Ringside__V1__OpenReques
     return rc;
 }
 
-static void free_answer(struct ringside *connection, Ringside__V1__OpenResponse *answer)
+void free_open(struct ringside *connection, Ringside__V1__OpenResponse *answer)
 {
     link_drop_fds(connection);
     if (answer != NULL)
         protobuf_c_message_free_unpacked(&answer->base, NULL);
 }
 
-/* Leases and views of the ring live on in its mapping; it takes no new messages. */
-static void retire(struct ringside *connection, unsigned number)
+/* An inbox's sidecar gives a number up before it gives it another meaning, and stores what it means before the state. */
+bool entry_names(const struct rs_ring_entry *entry, uint64_t state, const struct rs_ring *ring)
 {
-    struct peer *peer = rs_load_relaxed(&connection->peers[number]);
-
-    rs_inbox_forget(&connection->inbox, number);
-    rs_store_release(&connection->peers[number], NULL);
-    peer->next = connection->retired_peers;
-    connection->retired_peers = peer;
-}
-
-static bool holds_anything(const struct peer *peer)
-{
-    const struct rs_ring *ring = &peer->ring;
-
-    for (uint32_t slot = 0; slot < ring->layout.slot_count; slot++) {
-        if (peer->readings[slot].count > 0)
-            return true;
-        for (unsigned i = 0; i < RS_MAX_DELIVERIES; i++) {
-            uint64_t word = rs_load_seq_cst(&ring->slots[slot].delivery[i]);
-
-            if (rs_delivery_phase(word) == RS_HELD && rs_delivery_holder(word) == ring->client)
-                return true;
-        }
-    }
-    return false;
-}
-
-/* The bodies of rings that are gone are given back when nothing of them is held. The address range stays, as zeroes:
- * a thread that stood still between two instructions may yet look there. */
-static void drop_bodies(struct ringside *connection)
-{
-    for (struct peer *peer = connection->retired_peers; peer != NULL; peer = peer->next) {
-        if (peer->ring.body == NULL || rs_load_relaxed(&peer->broken) == 2 || holds_anything(peer))
-            continue;
-        (void)mmap(peer->ring.body, peer->ring.layout.body_bytes, PROT_READ,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
-        (void)madvise(peer->ring.body, peer->ring.layout.body_bytes, MADV_DONTFORK);
-        rs_store_relaxed(&peer->broken, 2);
-    }
+    return (state & 0xff) != RS_RING_UNUSED &&
+           rs_load_relaxed(&entry->incarnation[0]) == ring->layout.incarnation[0] &&
+           rs_load_relaxed(&entry->incarnation[1]) == ring->layout.incarnation[1];
 }
 
 static int open_locked(struct ringside *connection, unsigned number)
 {
     Ringside__V1__OpenRequest request = RINGSIDE__V1__OPEN_REQUEST__INIT;
     Ringside__V1__OpenResponse *answer = NULL;
-    uint64_t entry_state = rs_load_acquire(&connection->inbox.table[number].state);
+    struct rs_ring_entry *entry = &connection->inbox.table[number];
+    uint64_t state = rs_load_acquire(&entry->state);
     struct peer *peer = calloc(1, sizeof *peer);
 
     if (peer == NULL)
@@ -205,9 +196,12 @@ static int open_locked(struct ringside *connection, unsigned number)
     if (rc == 0)
         rc = peer_map(connection, peer, answer->ring, answer->n_descriptors, answer->descriptors,
                       false);
+    if (rc == 0 && !entry_names(entry, state, &peer->ring))
+        rc = fail_with(connection, -RINGSIDE_E_UNAVAILABLE,
+                       "the number came to mean another ring meanwhile");
     if (rc == 0) {
         peer->destination = (uint16_t)answer->ring->destination;
-        peer->entry_state = entry_state;
+        rs_store_relaxed(&peer->entry_state, state);
         RS_FAILPOINT(ring_opened);
         rs_store_release(&connection->peers[number], peer);
         rs_inbox_admit(&connection->inbox, number, &peer->ring, peer->destination,
@@ -216,197 +210,148 @@ static int open_locked(struct ringside *connection, unsigned number)
         peer_unmap(peer);
         free(peer);
     }
-    free_answer(connection, answer);
+    free_open(connection, answer);
     return rc;
 }
 
-int peer_open(struct ringside *connection, unsigned number)
+static int try_open(struct ringside *connection, unsigned number, int64_t *again_ns)
 {
-    int rc = 0;
-
-    pthread_mutex_lock(&connection->lock);
+    struct retry *retry = &connection->peer_retry[number];
+    uint64_t entry_state = rs_load_relaxed(&connection->inbox.table[number].state);
     int64_t now_ns = rs_now_ns();
-    if (rs_load_relaxed(&connection->peers[number]) != NULL) {
-        rc = 0; /* another thread did it meanwhile */
-    } else if (now_ns < connection->peer_retry_ns[number]) {
-        rc = -RINGSIDE_E_UNAVAILABLE;
-    } else {
-        connection->peer_retry_ns[number] = now_ns + RETRY_NS;
-        drop_bodies(connection);
+    int rc = -RINGSIDE_E_UNAVAILABLE;
+
+    if (rs_load_relaxed(&connection->peers[number]) != NULL)
+        return 0; /* another thread did it meanwhile */
+    if (now_ns >= retry->at_ns || entry_state != retry->entry_state) {
         rc = open_locked(connection, number);
-        if (rc < 0)
+        if (rc == 0) {
+            retry->pause_ns = 0;
+            return 0;
+        }
+        if (retry->pause_ns == 0)
             report(connection, "cannot open ring %u of the inbox yet: %s", number,
                    ringside_explain(connection));
+        retry->pause_ns = retry->pause_ns == 0 ? RETRY_FIRST_NS : 2 * retry->pause_ns;
+        if (retry->pause_ns > RETRY_LAST_NS)
+            retry->pause_ns = RETRY_LAST_NS;
+        retry->at_ns = rs_now_ns() + retry->pause_ns;
+        retry->entry_state = entry_state;
+    }
+    if (retry->at_ns < *again_ns)
+        *again_ns = retry->at_ns;
+    return rc;
+}
+
+int peer_open(struct ringside *connection, unsigned number, int64_t *again_ns)
+{
+    pthread_mutex_lock(&connection->lock);
+    int rc = try_open(connection, number, again_ns);
+    pthread_mutex_unlock(&connection->lock);
+    /* Where rings come, others may have gone. */
+    if (rc == 0)
+        peers_refresh(connection);
+    return rc;
+}
+
+/* ---- rings that left the inbox ---- */
+
+/* Leases and views of the ring live on in its mapping; it takes no new messages. */
+static void retire(struct ringside *connection, unsigned number)
+{
+    struct peer *peer = rs_load_relaxed(&connection->peers[number]);
+
+    rs_inbox_forget(&connection->inbox, number);
+    rs_store_release(&connection->peers[number], NULL);
+    connection->peer_retry[number] = (struct retry){0};
+    peer->next = connection->retired_peers;
+    connection->retired_peers = peer;
+    rs_store_relaxed(&connection->retired_bodies, rs_load_relaxed(&connection->retired_bodies) + 1);
+    connection->drop_bodies_ns = 0;
+}
+
+static bool holds_anything(struct peer *peer)
+{
+    struct rs_ring *ring = &peer->ring;
+
+    if (rs_load_seq_cst(&peer->remote_readings) != 0)
+        return true;
+    for (uint32_t slot = 0; slot < ring->layout.slot_count; slot++) {
+        if (ring->reader != RS_NO_READER &&
+            (rs_load_seq_cst(&ring->slots[slot].readers) >> ring->reader & 1) != 0)
+            return true;
+        for (unsigned i = 0; i < RS_MAX_DELIVERIES; i++) {
+            uint64_t word = rs_load_seq_cst(&ring->slots[slot].delivery[i]);
+
+            if (rs_delivery_phase(word) == RS_HELD && rs_delivery_holder(word) == ring->client)
+                return true;
+        }
+    }
+    return false;
+}
+
+/* The body of a retired ring is given back when nothing of it is held. The address range stays, as zeroes. Dekker pair
+ * with who takes a message of it yet, because it stood still between two instructions: the fate first, then the words. */
+static void drop_body(struct ringside *connection, struct peer *peer)
+{
+    uint64_t bytes = peer->ring.layout.body_bytes;
+
+    rs_exchange_seq_cst(&peer->body_fate, BODY_DOUBTFUL);
+    if (holds_anything(peer) ||
+        mmap(peer->ring.body, bytes, PROT_READ,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED) {
+        rs_exchange_seq_cst(&peer->body_fate, BODY_MAPPED);
+        return;
+    }
+    (void)madvise(peer->ring.body, bytes, MADV_DONTFORK);
+    rs_exchange_seq_cst(&peer->body_fate, BODY_GONE);
+    rs_store_relaxed(&connection->retired_bodies, rs_load_relaxed(&connection->retired_bodies) - 1);
+}
+
+static void drop_bodies(struct ringside *connection)
+{
+    pthread_mutex_lock(&connection->lock);
+    int64_t now_ns = rs_now_ns();
+    struct peer *peer = now_ns < connection->drop_bodies_ns ? NULL : connection->retired_peers;
+    if (peer != NULL)
+        connection->drop_bodies_ns = now_ns + DROP_NS;
+    for (; peer != NULL; peer = peer->next) {
+        if (rs_load_relaxed(&peer->body_fate) != BODY_GONE)
+            drop_body(connection, peer);
     }
     pthread_mutex_unlock(&connection->lock);
-    return rc;
+}
+
+bool peer_lost_body(struct ringside *connection, struct peer *peer)
+{
+    if (rs_load_seq_cst(&peer->body_fate) == BODY_MAPPED)
+        return false;
+    /* Whoever doubts holds the lock, and has seen what we hold or not. */
+    pthread_mutex_lock(&connection->lock);
+    bool gone = rs_load_seq_cst(&peer->body_fate) == BODY_GONE;
+    pthread_mutex_unlock(&connection->lock);
+    return gone;
 }
 
 void peers_refresh(struct ringside *connection)
 {
     for (unsigned number = 1; number < RS_MAX_RINGS; number++) {
         struct peer *peer = rs_load_acquire(&connection->peers[number]);
+        struct rs_ring_entry *entry = &connection->inbox.table[number];
 
-        if (peer == NULL ||
-            rs_load_relaxed(&connection->inbox.table[number].state) == peer->entry_state)
+        if (peer == NULL || rs_load_relaxed(&entry->state) == rs_load_relaxed(&peer->entry_state))
             continue;
         pthread_mutex_lock(&connection->lock);
         if (rs_load_relaxed(&connection->peers[number]) == peer) {
-            struct rs_ring_entry *entry = &connection->inbox.table[number];
             uint64_t state = rs_load_acquire(&entry->state);
-            bool same = (state & 0xff) != RS_RING_UNUSED &&
-                        rs_load_relaxed(&entry->incarnation[0]) == peer->ring.layout.incarnation[0] &&
-                        rs_load_relaxed(&entry->incarnation[1]) == peer->ring.layout.incarnation[1];
 
-            if (same)
-                peer->entry_state = state;
+            if (entry_names(entry, state, &peer->ring))
+                rs_store_relaxed(&peer->entry_state, state);
             else
                 retire(connection, number);
         }
         pthread_mutex_unlock(&connection->lock);
     }
-}
-
-/* ---- inboxes of the routes ---- */
-
-void outlet_destroy(struct outlet *outlet)
-{
-    if (outlet == NULL)
-        return;
-    int fds[] = {outlet->control_fd, outlet->event_fd};
-
-    unmap(&outlet->ring);
-    rs_fd_close(fds, 2);
-    free(outlet);
-}
-
-static bool is_inbox_of(const struct rs_destination *entry, const struct outlet *outlet)
-{
-    return rs_load_relaxed(&entry->incarnation[0]) == outlet->ring.layout.incarnation[0] &&
-           rs_load_relaxed(&entry->incarnation[1]) == outlet->ring.layout.incarnation[1];
-}
-
-/* Makes messages of the own ring judgeable in that inbox. */
-static void admit_own(struct ringside *connection, struct outlet *outlet, unsigned destination,
-                      unsigned number, uint64_t state)
-{
-    struct rs_ring *own = &connection->own.ring;
-
-    rs_inbox_admit(&outlet->inbox, number, own, (uint16_t)destination, own->client);
-    rs_store_relaxed(&outlet->number, number);
-    rs_store_release(&outlet->state, state);
-}
-
-static int ask_outlet(struct ringside *connection, unsigned destination,
-                      Ringside__V1__OpenResponse **answer)
-{
-    Ringside__V1__OpenRequest request = RINGSIDE__V1__OPEN_REQUEST__INIT;
-
-    request.target_case = RINGSIDE__V1__OPEN_REQUEST__TARGET_DESTINATION;
-    request.destination = destination;
-    return call_open(connection, &request, answer);
-}
-
-/* The owner's sidecar may have restarted: then its eventfd is another one. It takes the old one's number. */
-static void renew_event(struct ringside *connection, unsigned destination, struct outlet *outlet)
-{
-    Ringside__V1__OpenResponse *answer = NULL;
-    int rc = ask_outlet(connection, destination, &answer);
-    int event_fd = rc < 0 ? -1
-                          : link_take_fd(connection, answer->n_descriptors, answer->descriptors,
-                                         RINGSIDE__V1__DESCRIPTOR__INBOX_EVENT);
-
-    if (event_fd >= 0 && outlet->event_fd >= 0) {
-        (void)dup3(event_fd, outlet->event_fd, O_CLOEXEC);
-        close(event_fd);
-    } else if (event_fd >= 0) {
-        outlet->event_fd = event_fd;
-        outlet->inbox.event_fd = event_fd;
-    }
-    free_answer(connection, answer);
-}
-
-static int open_outlet(struct ringside *connection, unsigned destination, struct outlet **opened)
-{
-    Ringside__V1__OpenResponse *answer = NULL;
-    uint64_t state = rs_load_acquire(&connection->own.ring.destinations[destination].state);
-    struct outlet *outlet = calloc(1, sizeof *outlet);
-
-    if (outlet == NULL)
-        return fail_with(connection, -ENOMEM, "out of memory");
-    outlet->control_fd = outlet->event_fd = -1;
-    int rc = ask_outlet(connection, destination, &answer);
-    if (rc == 0) {
-        size_t count = answer->n_descriptors;
-
-        outlet->control_fd = link_take_fd(connection, count, answer->descriptors,
-                                          RINGSIDE__V1__DESCRIPTOR__CONTROL_FILE);
-        outlet->event_fd = link_take_fd(connection, count, answer->descriptors,
-                                        RINGSIDE__V1__DESCRIPTOR__INBOX_EVENT);
-        if (outlet->control_fd < 0 || answer->ring_number >= RS_MAX_RINGS)
-            rc = fail_with(connection, -RINGSIDE_E_PROTOCOL,
-                           "the sidecar passed no inbox for the route");
-        else
-            rc = map(connection, &outlet->ring, outlet->control_fd, -1, false, answer->ring);
-    }
-    if (rc == 0) {
-        rs_inbox_init(&outlet->inbox, &outlet->ring, outlet->event_fd);
-        RS_FAILPOINT(outlet_opened);
-        admit_own(connection, outlet, destination, answer->ring_number, state);
-        *opened = outlet;
-    } else {
-        outlet_destroy(outlet);
-    }
-    free_answer(connection, answer);
-    return rc;
-}
-
-/* The destination's state changed, or it was never opened. The lock is held. */
-static int renew_outlet(struct ringside *connection, unsigned destination, struct outlet **outlet)
-{
-    struct rs_destination *entry = &connection->own.ring.destinations[destination];
-    struct outlet *old = rs_load_relaxed(&connection->outlets[destination]);
-    uint64_t state = rs_load_acquire(&entry->state);
-    int64_t now_ns = rs_now_ns();
-
-    if (old != NULL && is_inbox_of(entry, old)) {
-        /* Its sidecar may be away; its memory and its workers are not. */
-        if (rs_destination_connected(state) &&
-            rs_destination_ring(state) != rs_load_relaxed(&old->number))
-            admit_own(connection, old, destination, rs_destination_ring(state), state);
-        if (rs_destination_connected(state) && connection->linked)
-            renew_event(connection, destination, old);
-        rs_store_release(&old->state, state);
-        *outlet = old;
-        return 0;
-    }
-    if (now_ns < connection->outlet_retry_ns[destination])
-        return fail(connection, -RINGSIDE_E_UNAVAILABLE,
-                    "the next stage (destination %u) is not connected yet", destination);
-    connection->outlet_retry_ns[destination] = now_ns + RETRY_NS;
-    int rc = open_outlet(connection, destination, outlet);
-    if (rc < 0)
-        return rc;
-    rs_store_release(&connection->outlets[destination], *outlet);
-    if (old != NULL) {
-        old->next = connection->retired_outlets;
-        connection->retired_outlets = old;
-    }
-    return 0;
-}
-
-int outlet_get(struct ringside *connection, unsigned destination, struct outlet **outlet)
-{
-    struct outlet *known = rs_load_acquire(&connection->outlets[destination]);
-
-    if (known != NULL &&
-        rs_load_relaxed(&connection->own.ring.destinations[destination].state) ==
-            rs_load_relaxed(&known->state)) {
-        *outlet = known;
-        return 0;
-    }
-    pthread_mutex_lock(&connection->lock);
-    int rc = renew_outlet(connection, destination, outlet);
-    pthread_mutex_unlock(&connection->lock);
-    return rc;
+    if (rs_load_relaxed(&connection->retired_bodies) != 0)
+        drop_bodies(connection);
 }

@@ -7,16 +7,33 @@
 
 /* ---- which ring ---- */
 
-/* The mapped ring that a ticket names; a text form names one incarnation, a bare ticket the one that is there now. */
+/* Whether the slot is in the ticket's generation: one look, for rings that have one id. */
+static bool has_generation(const struct peer *peer, const struct rs_ticket *ticket)
+{
+    uint32_t mask = ticket->has_text ? UINT32_MAX : RS_TICKET_GENERATION_MASK;
+    uint64_t state = rs_load_acquire(&peer->ring.slots[ticket->slot].state);
+
+    return ((rs_state_generation(state) ^ ticket->generation) & mask) == 0;
+}
+
+/* The mapped ring that a ticket names; a text form names one incarnation, a bare ticket the one that is there now: of
+ * several with its id the one where it is alive, else the first. */
 static struct peer *ring_of_ticket(struct ringside *connection, const struct rs_ticket *ticket)
 {
+    struct peer *first = NULL;
+
     for (unsigned i = 0; i < RS_MAX_RINGS; i++) {
         struct peer *peer = rs_load_acquire(&connection->peers[i]);
+        int slot = peer != NULL ? rs_ring_ticket_slot(&peer->ring, ticket) : -RINGSIDE_E_FOREIGN_TICKET;
 
-        if (peer != NULL && rs_ring_ticket_slot(&peer->ring, ticket) != -RINGSIDE_E_FOREIGN_TICKET)
+        if (slot == -RINGSIDE_E_FOREIGN_TICKET)
+            continue;
+        if (slot >= 0 && has_generation(peer, ticket))
             return peer;
+        if (first == NULL)
+            first = peer;
     }
-    return NULL;
+    return first;
 }
 
 static int fail_foreign(const struct ringside *connection, const struct rs_ticket *ticket)
@@ -89,8 +106,10 @@ static int begin(struct peer *peer, const struct rs_ticket *ticket, uint32_t *ge
         rc = join_reading(peer, ticket);
     } else {
         rc = rs_ring_read_begin(&peer->ring, peer->ring.reader, ticket, &reading->generation);
-        if (rc == 0)
+        if (rc == 0) {
             reading->count = 1;
+            reading->counted = false;
+        }
     }
     *generation = reading->generation;
     pthread_mutex_unlock(lock_of(peer, ticket->slot));
@@ -102,15 +121,27 @@ static void end(struct peer *peer, uint32_t slot, bool counted)
     struct reading *reading = &peer->readings[slot];
 
     pthread_mutex_lock(lock_of(peer, slot));
+    reading->counted |= counted;
     if (--reading->count == 0)
-        rs_ring_read_end(&peer->ring, peer->ring.reader, slot, reading->generation, counted);
+        rs_ring_read_end(&peer->ring, peer->ring.reader, slot, reading->generation,
+                         reading->counted);
     pthread_mutex_unlock(lock_of(peer, slot));
 }
 
 /* ---- through the sidecar, for who has no reader number ---- */
 
-static int begin_remote(struct ringside *connection, const struct rs_ticket *ticket, uint64_t value,
-                        const char *text, uint32_t *generation, uint64_t *lease)
+/* The call alone; the lock is not held. */
+static int call(struct ringside *connection, const char *method, const ProtobufCMessage *request,
+                const ProtobufCMessageDescriptor *type, ProtobufCMessage **response)
+{
+    pthread_mutex_lock(&connection->lock);
+    int rc = link_call(connection, method, request, type, response, CALL_TIMEOUT_NS);
+    link_drop_fds(connection);
+    pthread_mutex_unlock(&connection->lock);
+    return rc;
+}
+
+static int call_read(struct ringside *connection, uint64_t value, const char *text, uint64_t *lease)
 {
     Ringside__V1__ReadRequest request = RINGSIDE__V1__READ_REQUEST__INIT;
     ProtobufCMessage *response;
@@ -122,15 +153,11 @@ static int begin_remote(struct ringside *connection, const struct rs_ticket *tic
         request.by_case = RINGSIDE__V1__READ_REQUEST__BY_TICKET;
         request.ticket = value;
     }
-    pthread_mutex_lock(&connection->lock);
-    int rc = link_call(connection, "Read", &request.base, &ringside__v1__read_response__descriptor,
-                       &response, CALL_TIMEOUT_NS);
-    link_drop_fds(connection);
-    pthread_mutex_unlock(&connection->lock);
+    int rc = call(connection, "Read", &request.base, &ringside__v1__read_response__descriptor,
+                  &response);
     if (rc < 0)
         return rc;
     Ringside__V1__ReadResponse *answer = (Ringside__V1__ReadResponse *)response;
-    *generation = ticket->generation;
     *lease = 0;
     if (answer->message != NULL && answer->message->lease != NULL)
         *lease = answer->message->lease->ticket;
@@ -140,13 +167,27 @@ static int begin_remote(struct ringside *connection, const struct rs_ticket *tic
                                    "the sidecar's answer to Read has no lease");
 }
 
-static int call_lease(struct ringside *connection, const char *method, uint64_t ticket,
-                      struct peer *peer)
+static int begin_remote(struct ringside *connection, struct peer *peer,
+                        const struct rs_ticket *ticket, uint64_t value, const char *text,
+                        uint32_t *generation, uint64_t *lease)
+{
+    /* Counted before it begins, so that the body is not given back in between. */
+    atomic_fetch_add(&peer->remote_readings, 1);
+    int rc = call_read(connection, value, text, lease);
+
+    *generation = ticket->generation;
+    if (rc < 0)
+        atomic_fetch_sub(&peer->remote_readings, 1);
+    return rc;
+}
+
+static int end_remote(struct ringside *connection, struct peer *peer, uint64_t ticket)
 {
     Ringside__V1__LeaseRequest request = RINGSIDE__V1__LEASE_REQUEST__INIT;
     Ringside__V1__Lease lease = RINGSIDE__V1__LEASE__INIT;
     ProtobufCMessage *response;
 
+    atomic_fetch_sub(&peer->remote_readings, 1);
     lease.ticket = ticket;
     lease.delivery = -1;
     if (peer != &connection->own) {
@@ -154,11 +195,7 @@ static int call_lease(struct ringside *connection, const char *method, uint64_t 
         lease.ring.len = sizeof peer->ring.layout.incarnation;
     }
     request.lease = &lease;
-    pthread_mutex_lock(&connection->lock);
-    int rc = link_call(connection, method, &request.base, &ringside__v1__empty__descriptor,
-                       &response, CALL_TIMEOUT_NS);
-    link_drop_fds(connection);
-    pthread_mutex_unlock(&connection->lock);
+    int rc = call(connection, "Release", &request.base, &ringside__v1__empty__descriptor, &response);
     if (rc == 0)
         protobuf_c_message_free_unpacked(response, NULL);
     return rc;
@@ -171,17 +208,17 @@ static int load(struct ringside *connection, struct peer *peer, uint32_t slot, u
                 struct ringside_message *message)
 {
     struct rs_ring *ring = &peer->ring;
-    const uint8_t *base = ring->body + rs_ring_slot_offset(ring, slot);
+    struct body body = body_of(ring, slot);
     struct rs_message header;
-    int rc = rs_message_load(&header, &ring->slots[slot], base, rs_ring_slot_bytes(ring, slot));
+    int rc = rs_message_load(&header, &ring->slots[slot], body.base, body.bytes);
 
-    if (rc == 0 && peer_is_broken(connection, peer))
+    if (rc == 0 && (peer_is_broken(connection, peer) || peer_lost_body(connection, peer)))
         rc = -RINGSIDE_E_CORRUPT;
     if (rc == 0 && message_expired(&header))
         rc = -RINGSIDE_E_EXPIRED_TICKET;
     if (rc < 0)
         return fail_ticket(connection, rc);
-    message_fill(message, &header, peer, slot, generation);
+    message_fill(message, &header, peer, body.base, slot, generation);
     message->attempts = 0;
     return 0;
 }
@@ -201,7 +238,7 @@ static int read_ticket(struct ringside *connection, const struct rs_ticket *tick
         return fail_ticket(connection, rc);
     bool remote = peer->ring.reader == RS_NO_READER;
     if (remote)
-        rc = begin_remote(connection, ticket, value, text, &generation, &lease);
+        rc = begin_remote(connection, peer, ticket, value, text, &generation, &lease);
     else
         rc = begin(peer, ticket, &generation);
     if (rc < 0)
@@ -209,7 +246,7 @@ static int read_ticket(struct ringside *connection, const struct rs_ticket *tick
     rc = load(connection, peer, ticket->slot, generation, message);
     if (rc < 0) {
         if (remote)
-            (void)call_lease(connection, "Release", lease, peer);
+            (void)end_remote(connection, peer, lease);
         else
             end(peer, ticket->slot, false);
         return rc;
@@ -252,7 +289,7 @@ int reading_end(struct ringside *connection, struct ringside_message *message)
                          "already");
     message->private_[MESSAGE_TAG] = 0;
     if (tag == tag_of(connection, TAG_REMOTE))
-        return call_lease(connection, "Release", message->private_[MESSAGE_REMOTE], peer);
+        return end_remote(connection, peer, message->private_[MESSAGE_REMOTE]);
     end(peer, (uint32_t)(message->private_[MESSAGE_SLOT] >> 32), true);
     if (peer_is_broken(connection, peer))
         return fail_with(connection, -RINGSIDE_E_CORRUPT,
@@ -275,11 +312,7 @@ static int free_remote(struct ringside *connection, uint64_t value, const char *
         request.by_case = RINGSIDE__V1__FREE_REQUEST__BY_TICKET;
         request.ticket = value;
     }
-    pthread_mutex_lock(&connection->lock);
-    int rc = link_call(connection, "Free", &request.base, &ringside__v1__empty__descriptor,
-                       &response, CALL_TIMEOUT_NS);
-    link_drop_fds(connection);
-    pthread_mutex_unlock(&connection->lock);
+    int rc = call(connection, "Free", &request.base, &ringside__v1__empty__descriptor, &response);
     if (rc == 0)
         protobuf_c_message_free_unpacked(response, NULL);
     return rc;

@@ -143,8 +143,9 @@ const struct cli_command ls_command = {
     .description =
         "Lists the slots that are not free, one row a holder. STATE is what the holder does: "
         "loaned (it writes a message), queued (it waits in the inbox of the stage that HOLDER "
-        "names), held (a worker has received and not yet released it), reading (by ticket) or "
-        "kept (until its ticket is freed or its time to live is over). Without a holder it is the "
+        "names), held (a worker has received and not yet released it), reading (by ticket), "
+        "shared (for as many more readings by ticket as it was shared for) or kept (until its ticket "
+        "is freed); both end with their time to live. Without a holder it is the "
         "state of the slot; quarantined means that its words made no sense and the sidecar took "
         "it out of use.\n\n"
         "AGE is since the holder got it, as far as the sidecar has seen; a loan or a lease that "

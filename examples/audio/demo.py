@@ -168,7 +168,7 @@ def demo(build: Path, proxy: Path, minutes: float, speech: Path | None) -> bool:
                  else "LEFT BEHIND: " + ", ".join(left)))
     print(f"\n{results.table(run)}\n")
     for ok, text in held:
-        print(f"{'✓' if ok else '✗'} {text}")
+        print(f"{'ok  ' if ok else 'FAIL'} {text}")
     print(f"\n{target}/out.wav, report.json and report.html")
     return all(ok for ok, _ in held)
 
@@ -182,6 +182,8 @@ def main() -> int:
                         help="speech of all streams together (default: %(default).0f)")
     parser.add_argument("speech", type=Path, nargs="?", help="a WAV file with speech")
     options = parser.parse_args()
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # a terminal without µ
     ending.install()
     proxy = options.proxy or options.build / "proxy" / "ringside-proxy"
     try:

@@ -96,8 +96,10 @@ streams through features, embeddings, latent and vocoder, each a process of its 
 <p>One batch is under way at a time, for the ring and for pickle alike, so a hop is a hand-over and
 not a wait in a queue. Both carry the same tensors. Pickle is protocol 5 in band, to a process that
 reads into one buffer which it keeps; serialize, copy and deserialize follow without a gap.
-Context switches are voluntary and involuntary ones of all threads, those of a single hop being its
-receiving worker's. The first messages count too.</p>
+A worker that waits spins as long as its stage's clients.spin_us says and then sleeps; batches are
+further apart than that, so a hop contains the waking of a process. Context switches are those of
+all threads, those of a single hop being its receiving worker's; what is not voluntary, other
+processes on the machine forced. The first messages, which map the ring, count too.</p>
 <footer>{html.escape(_machine())}</footer></body></html>
 """
 

@@ -13,7 +13,7 @@
 #endif
 
 #define BENCH_SKIP        1 /* a measurement's return: not possible here, `reason` says why */
-#define BENCH_OUT_MAX     4 /* values that one measurement may give */
+#define BENCH_OUT_MAX     5 /* values that one measurement may give */
 #define BENCH_BATCHES_MAX 4096
 #define BENCH_SINGLES_MAX (1u << 20)
 #define BENCH_LINE        128 /* bytes between words that must not share (or prefetch) a line */
@@ -65,7 +65,8 @@ int bench_fork(struct bench *bench, int sides, bench_side *run, void *arg);
 void bench_pin(struct bench *bench, int side); /* the calling thread to the side's core */
 void bench_meet(struct bench *bench);          /* two sides wait for each other, spinning */
 
-/* A child program whose output goes to a file (NULL: nowhere), told to end when we do. Its pid or -errno. */
+/* A child program whose output goes to a file (NULL: nowhere), told to end when we do. Returns its
+ * pid or -errno. */
 pid_t bench_spawn(char *const argv[], const char *log);
 void bench_end(pid_t pid); /* TERM, TERM after 1 s, KILL after 5 s; pid <= 0 is nothing */
 
@@ -110,6 +111,18 @@ static inline uint64_t bench_spin_us(uint32_t us)
     return bench_ticks();
 }
 
+/* Mean nanoseconds of some rounds, or -1. Inlined, so that `round` is. */
+static inline __attribute__((always_inline)) double bench_mean(struct bench *bench, int side,
+                                                               uint32_t rounds, bench_round *round,
+                                                               void *ctx)
+{
+    uint64_t start = bench_ticks();
+    for (uint32_t i = 0; i < rounds; i++)
+        if (round(bench, side, ctx) < 0)
+            return -1;
+    return (double)(bench_ticks() - start) * bench->ns_per_tick / (double)rounds;
+}
+
 /* Both sides call it with the same plan; only side 0 keeps time. Inlined, so that `round` is. */
 static inline __attribute__((always_inline)) int bench_rounds(struct bench *bench, int side,
                                                               const struct bench_plan *plan,
@@ -120,13 +133,11 @@ static inline __attribute__((always_inline)) int bench_rounds(struct bench *benc
         if (round(bench, side, ctx) < 0)
             return -1;
     for (uint32_t batch = 0; batch < plan->batches; batch++) {
-        uint64_t start = bench_ticks();
-        for (uint32_t i = 0; i < plan->per_batch; i++)
-            if (round(bench, side, ctx) < 0)
-                return -1;
+        double ns = bench_mean(bench, side, plan->per_batch, round, ctx);
+        if (ns < 0)
+            return -1;
         if (side == 0)
-            bench->batch_ns[batch] =
-                (double)(bench_ticks() - start) * bench->ns_per_tick / (double)plan->per_batch;
+            bench->batch_ns[batch] = ns;
     }
     uint64_t last = bench_ticks();
     for (uint32_t i = 0; i < plan->singles; i++) {
@@ -146,6 +157,10 @@ static inline __attribute__((always_inline)) int bench_rounds(struct bench *benc
     return 0;
 }
 
+/* What bounds a hand-off (limits.c). ctx: a uint64_t, a uint64_t, a uint32_t, all 0 at first on both
+ * sides; the side's end of a socket pair, an int. */
+bench_round bench_cacheline_round, bench_cacheline_pause_round, bench_futex_round, bench_uds_round;
+
 /* ---- counters (count.c): of the calling process, all its threads ---- */
 
 /* From here on every system call of this process is counted, and still done. Cannot be undone: call
@@ -163,16 +178,12 @@ int bench_counters_check(struct bench *bench); /* the counters count: 0, BENCH_S
 
 /* ---- measurements: fill out[] in the order of their names in main.c ---- */
 
-int bench_cacheline(struct bench *bench, double *out);
-int bench_futex(struct bench *bench, double *out);
-int bench_uds_echo(struct bench *bench, double *out);
 int bench_memcpy_warm(struct bench *bench, double *out);
 int bench_memcpy_cold(struct bench *bench, double *out);
 int bench_iceoryx(struct bench *bench, double *out);
-int bench_handoff(struct bench *bench, double *out);
+int bench_awake(struct bench *bench, double *out);
 int bench_handoff_sizes(struct bench *bench, double *out);
 int bench_handoff_cold(struct bench *bench, double *out);
-int bench_stream(struct bench *bench, double *out);
 int bench_wake(struct bench *bench, double *out);
 int bench_control(struct bench *bench, double *out);
 int bench_counts(struct bench *bench, double *out);

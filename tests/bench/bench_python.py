@@ -68,7 +68,7 @@ class Pair:
 
 @contextlib.contextmanager
 def two_stages(options):
-    """Two sidecars with the default config, each the other's route "other". Yields their sockets."""
+    """Two sidecars, default config, each the other's route "other". Yields their sockets."""
     sys.path.insert(0, str(pathlib.Path(options.build).resolve() / "client/python"))
     try:
         import ringside  # noqa: F401  # before the fork, connected after it
@@ -81,26 +81,17 @@ def two_stages(options):
         if len(sockets) != 2:
             why = process.communicate()[1].strip()
             raise (Skip if process.returncode == 77 else RuntimeError)(why)
-        yield sockets
-        # The end of its input ends it, also when we fall over.
+        try:
+            yield sockets
+        finally:  # the end of its input ends it, also when we fall over
+            process.stdin.close()
+            process.wait(15)
 
 
 def greet(rs):
     """Send and receive one message: from here on the stages know each other."""
-    end = time.monotonic() + 20
-    while True:
-        try:
-            rs.send("other", b"hello")
-            break
-        except rs_unavailable():
-            if time.monotonic() > end:
-                raise
+    rs.send("other", b"hello", timeout=20)
     rs.receive(20).release()
-
-
-def rs_unavailable():
-    import ringside
-    return ringside.Unavailable
 
 
 def receive_exactly(connection, view):
@@ -232,7 +223,7 @@ def one_way(options):
         return statistics.median(taken[20:])
 
 
-# bench.py runs these just before ringside-bench, whose first measurements are what they are held against.
+# bench.py runs these just before ringside-bench, whose first figures are what they are held against.
 MEASUREMENTS = {
     "pickle_socket_16MiB_ms_p50": pickle_socket,
     "python_send_16MiB_ms_p50": ringside_send,

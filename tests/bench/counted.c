@@ -14,7 +14,8 @@ static int start_counters(struct bench *bench)
     return rc < 0 ? bench_skip(bench, "no seccomp filter: %s", strerror(-rc)) : 0;
 }
 
-/* After the warm-up: all system calls and allocations of this side's process, per million hand-offs. */
+/* After the warm-up: all system calls and allocations of this side's process, per million
+ * hand-offs. */
 static int counted(struct bench *bench, int side, void *arg)
 {
     struct experiment *experiment = arg;
@@ -28,7 +29,7 @@ static int counted(struct bench *bench, int side, void *arg)
         rc = start_counters(bench);
     if (rc != 0)
         return rc;
-    bench_meet(bench); /* also the two watches' own start is over */
+    bench_meet(bench); /* both watch */
     uint64_t calls = bench_syscalls_seen(), mallocs = bench_mallocs_seen();
     for (uint32_t i = 0; i < rounds && rc == 0; i++)
         rc = link_round(bench, side, &link);
@@ -38,15 +39,15 @@ static int counted(struct bench *bench, int side, void *arg)
     bench->value[2 * side + 1] = (double)mallocs * 1e6 / (2.0 * rounds);
     if (rc == 0)
         bench_meet(bench);
-    return rc; /* exit ends the connection: its thread-free close would only be counted */
+    return rc; /* the exit of the process closes the link */
 }
 
-/* "While the other side is awake" is what spin_us makes sure of: the kernel or the host may take a core away for longer
- * than the default 50 us, and to sleep then is right. */
+/* "While the other side is awake" is what spin_us makes sure of: the kernel or the host may take a
+ * core away for longer than the default 50 us, and to sleep then is right. */
 int bench_counts(struct bench *bench, double *out)
 {
-    struct experiment experiment = {
-        .bytes = 64, .plan = {.warmup = 50000, .batches = 1, .per_batch = 1}};
+    struct experiment experiment = {.bytes = 64,
+                                    .plan = {.warmup = 50000, .batches = 1, .per_batch = 1}};
     int rc = link_run(bench, &experiment, counted, NULL, "\"spin_us\": 1000000");
 
     out[0] = bench->value[0] + bench->value[2];
@@ -83,8 +84,8 @@ static int paced(struct bench *bench, int side, void *arg)
 /* Busy mode: the receive spins for longer than the 8.3 ms between two requests. */
 int bench_busy(struct bench *bench, double *out)
 {
-    struct experiment experiment = {
-        .bytes = 64, .plan = {.warmup = 1000, .batches = 1, .per_batch = 1}};
+    struct experiment experiment = {.bytes = 64,
+                                    .plan = {.warmup = 1000, .batches = 1, .per_batch = 1}};
     int rc = link_run(bench, &experiment, paced, NULL, "\"spin_us\": 20000");
 
     out[0] = bench->value[0] + bench->value[1];

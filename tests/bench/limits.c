@@ -6,7 +6,6 @@
 #include <linux/futex.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -33,34 +32,14 @@ static inline __attribute__((always_inline)) int cacheline_round(struct bench *b
     return 0;
 }
 
-static int cacheline_plain(struct bench *bench, int side, void *sequence)
+int bench_cacheline_round(struct bench *bench, int side, void *sequence)
 {
     return cacheline_round(bench, side, sequence, false);
 }
 
-static int cacheline_relaxed(struct bench *bench, int side, void *sequence)
+int bench_cacheline_pause_round(struct bench *bench, int side, void *sequence)
 {
     return cacheline_round(bench, side, sequence, true);
-}
-
-static int cacheline_side(struct bench *bench, int side, void *relaxed)
-{
-    uint64_t sequence = 0;
-    struct bench_plan plan = {
-        .warmup = 1000000, .batches = bench_scaled(bench, 1000), .per_batch = 1000};
-    return bench_rounds(bench, side, &plan, relaxed ? cacheline_relaxed : cacheline_plain,
-                        &sequence);
-}
-
-int bench_cacheline(struct bench *bench, double *out)
-{
-    int rc = bench_fork(bench, 2, cacheline_side, NULL);
-    out[0] = bench_batch_p50(bench) / 2;
-    if (rc != 0)
-        return rc;
-    rc = bench_fork(bench, 2, cacheline_side, bench);
-    out[1] = bench_batch_p50(bench) / 2;
-    return rc;
 }
 
 /* ---- FUTEX_WAKE and FUTEX_WAIT between processes; each side has a word on its own line.
@@ -72,7 +51,7 @@ static long futex(_Atomic uint32_t *word, int operation, uint32_t value)
     return syscall(__NR_futex, word, operation, value, NULL, NULL, 0);
 }
 
-static int futex_round(struct bench *bench, int side, void *ctx)
+int bench_futex_round(struct bench *bench, int side, void *ctx)
 {
     uint32_t *turn = ctx;
     _Atomic uint32_t *mine = (_Atomic uint32_t *)&bench->word[side ? BENCH_LINE / 8 : 0];
@@ -91,25 +70,9 @@ static int futex_round(struct bench *bench, int side, void *ctx)
     return 0;
 }
 
-static int futex_side(struct bench *bench, int side, void *arg)
-{
-    (void)arg;
-    uint32_t turn = 0;
-    struct bench_plan plan = {
-        .warmup = 100, .singles = bench_scaled(bench, 2000), .pause_us = BENCH_PAUSE_US};
-    return bench_rounds(bench, side, &plan, futex_round, &turn);
-}
-
-int bench_futex(struct bench *bench, double *out)
-{
-    int rc = bench_fork(bench, 2, futex_side, NULL);
-    out[0] = bench_single_percentile(bench, 50);
-    return rc;
-}
-
 /* ---- a small message echoed over a UNIX stream socket, blocking ---- */
 
-static int uds_round(struct bench *bench, int side, void *ctx)
+int bench_uds_round(struct bench *bench, int side, void *ctx)
 {
     int fd = *(int *)ctx;
     char message[ECHO_BYTES] = {1};
@@ -120,24 +83,6 @@ static int uds_round(struct bench *bench, int side, void *ctx)
     if (side == 1 && write(fd, message, sizeof(message)) != ECHO_BYTES)
         return bench_fail(bench, "write: %s", strerror(errno));
     return 0;
-}
-
-static int uds_side(struct bench *bench, int side, void *arg)
-{
-    struct bench_plan plan = {.warmup = 1000, .singles = bench_scaled(bench, 10000)};
-    return bench_rounds(bench, side, &plan, uds_round, (int *)arg + side);
-}
-
-int bench_uds_echo(struct bench *bench, double *out)
-{
-    int fds[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) < 0)
-        return bench_fail(bench, "socketpair: %s", strerror(errno));
-    int rc = bench_fork(bench, 2, uds_side, fds);
-    close(fds[0]);
-    close(fds[1]);
-    out[0] = bench_single_percentile(bench, 50);
-    return rc;
 }
 
 /* ---- 16 MiB by memcpy, from one source to one or many destinations ---- */

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What one more cache line costs, and what the calls of a hand-off cost when no line moves: to explain the figures. */
+/* What one more cache line costs, and what the calls of a hand-off cost when no line moves: to
+ * explain the figures. */
 #include "tests/bench/link.h"
 
 #include <sys/mman.h>
 
 #define MORE_LINES 8
-#define STRIDE     (BENCH_LINE / 8) /* words */
+#define PAGE_WORDS \
+    512 /* each line lies in a page of its own, as in the rings, where no prefetcher guesses it */
 
 /* How the other side uses the further lines of a message, after it saw the flag. */
 enum use {
@@ -17,18 +19,24 @@ enum use {
 };
 
 struct lines {
-    _Alignas(BENCH_LINE) _Atomic uint64_t word[(MORE_LINES + 1) * STRIDE]; /* [0] is the flag */
+    _Atomic uint64_t word[(MORE_LINES + 1) * PAGE_WORDS];
 };
 
 struct trial {
     struct lines *lines; /* shared */
     uint64_t sequence;
-    uint64_t sum;        /* so that the loads are not left out */
+    uint64_t sum; /* so that the loads are not left out */
 };
 
+/* Line 0 is the flag; the others are in no order. */
 static inline _Atomic uint64_t *line(struct lines *lines, uint64_t index)
 {
-    return &lines->word[index * STRIDE];
+    static const uint16_t at[MORE_LINES + 1] = {
+        0 * PAGE_WORDS + 8 * 3,  5 * PAGE_WORDS + 8 * 31, 2 * PAGE_WORDS + 8 * 50,
+        7 * PAGE_WORDS + 8 * 12, 1 * PAGE_WORDS + 8 * 40, 8 * PAGE_WORDS + 8 * 21,
+        4 * PAGE_WORDS + 8 * 60, 6 * PAGE_WORDS + 8 * 6,  3 * PAGE_WORDS + 8 * 17};
+
+    return &lines->word[at[index]];
 }
 
 /* `use` is a literal at each call. The lines are written first, the flag last. */
@@ -51,7 +59,7 @@ static inline __attribute__((always_inline)) uint64_t take(struct lines *lines, 
     uint64_t sum = 0, at = 1;
 
     while (atomic_load_explicit(line(lines, 0), memory_order_acquire) != sequence)
-        ;
+        bench_relax(); /* as a receive does */
     for (uint64_t i = 1; i <= MORE_LINES && use != NONE; i++) {
         if (use == CHAINED)
             at = atomic_load_explicit(line(lines, at), memory_order_relaxed);
@@ -75,11 +83,11 @@ static inline __attribute__((always_inline)) int lines_round(struct trial *trial
     return 0;
 }
 
-#define ROUND(name, use)                                                                           \
-    static int name(struct bench *bench, int side, void *trial)                                    \
-    {                                                                                              \
-        (void)bench;                                                                               \
-        return lines_round(trial, side, use);                                                      \
+#define ROUND(name, use)                                        \
+    static int name(struct bench *bench, int side, void *trial) \
+    {                                                           \
+        (void)bench;                                            \
+        return lines_round(trial, side, use);                   \
     }
 ROUND(round_none, NONE)
 ROUND(round_read, READ)
@@ -105,8 +113,8 @@ static int lines_side(struct bench *bench, int side, void *lines)
 
 int bench_lines(struct bench *bench, double *out)
 {
-    struct lines *lines = mmap(NULL, sizeof *lines, PROT_READ | PROT_WRITE,
-                               MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct lines *lines =
+        mmap(NULL, sizeof *lines, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
     if (lines == MAP_FAILED)
         return bench_fail(bench, "no memory");

@@ -44,8 +44,8 @@ int link_open(struct bench *bench, const struct experiment *experiment, int side
     link->rs = bench_stages_connect(bench, &experiment->stages, side);
     if (link->rs == NULL)
         return -1;
-    link->tensor = (struct ringside_tensor){
-        .dtype = RINGSIDE_UINT8, .rank = 1, .shape = {experiment->bytes}};
+    link->tensor =
+        (struct ringside_tensor){.dtype = RINGSIDE_UINT8, .rank = 1, .shape = {experiment->bytes}};
     return make_slots(bench, link, experiment->held_count);
 }
 

@@ -11,24 +11,26 @@
 struct link {
     struct ringside *rs;
     struct ringside_tensor tensor;
-    uint8_t mark;                   /* what the next payload begins and ends with */
-    struct ringside_slot *slot;     /* what the next loan fills */
+    uint8_t mark;               /* what the next payload begins and ends with */
+    struct ringside_slot *slot; /* what the next loan fills */
     struct ringside_message message;
-    struct ringside_slot **held;    /* loans that are sent in turn, each replaced by the next loan; or NULL */
+    struct ringside_slot *
+        *held; /* loans that are sent in turn, each replaced by the next loan; or NULL */
     uint32_t held_count, turn;
-    void *slots;                    /* where all these slots are, owned */
+    void *slots; /* where all these slots are, owned */
 };
 
 /* What both sides of one measurement get. */
 struct experiment {
     struct bench_stages stages;
     struct bench_plan plan;
-    int64_t bytes;                  /* of the one tensor */
-    uint32_t held_count;            /* loans to hold; 0: none */
+    int64_t bytes;       /* of the one tensor */
+    uint32_t held_count; /* loans to hold; 0: none */
 };
 
 /* Connects; 0 or -1 with the reason set. link_close also after a failure. */
-int link_open(struct bench *bench, const struct experiment *experiment, int side, struct link *link);
+int link_open(struct bench *bench, const struct experiment *experiment, int side,
+              struct link *link);
 void link_close(struct link *link);
 
 int link_send(struct bench *bench, struct link *link);
@@ -36,7 +38,8 @@ int link_receive(struct bench *bench, struct link *link);
 /* A bench_round; ctx is the link. */
 int link_round(struct bench *bench, int side, void *ctx);
 
-/* Starts the sidecars (their config as for bench_stages_start), runs both sides, ends the sidecars. */
+/* Starts the sidecars (their config as for bench_stages_start), runs both sides, ends the sidecars.
+ */
 int link_run(struct bench *bench, struct experiment *experiment, bench_side *side, const char *ring,
              const char *clients);
 

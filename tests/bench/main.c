@@ -8,26 +8,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One entry a measurement. What is compared stands together: a disturbance shall hit both. The copies and the cache line
- * come first, because bench_python.py has just run what is held against them. */
+/* One entry a measurement. What is compared stands together: a disturbance shall hit both. The
+ * copies and the cache line come first, because bench_python.py has just run what is held against
+ * them. */
 static const struct bench_case {
     const char *names[BENCH_OUT_MAX + 1]; /* of out[0], out[1], …; NULL ends */
     int (*run)(struct bench *bench, double *out);
 } cases[] = {
     {{"memcpy_16MiB_ms_p50"}, bench_memcpy_warm},
     {{"memcpy_cold_16MiB_ms_p50"}, bench_memcpy_cold},
-    {{"cacheline_one_way_ns_p50", "cacheline_pause_one_way_ns_p50"}, bench_cacheline},
-    {{"handoff_one_way_ns_p50", "handoff_one_way_ns_p99_9"}, bench_handoff},
-    {{"tickets_per_second"}, bench_stream},
+    {{"cacheline_one_way_ns_p50", "cacheline_pause_one_way_ns_p50", "handoff_one_way_ns_p50",
+      "handoff_one_way_ns_p99_9", "tickets_per_second"},
+     bench_awake},
     {{"iceoryx_one_way_ns_p50"}, bench_iceoryx},
     {{"handoff_64B_ns_p50", "handoff_256MiB_ns_p50"}, bench_handoff_sizes},
     {{"handoff_cold_one_way_ns_p50"}, bench_handoff_cold},
     {{"handoff_alone_ns_p50"}, bench_handoff_alone},
     {{"line_more_read_ns", "line_more_chained_ns", "line_more_locked_ns"}, bench_lines},
-    {{"futex_wake_rtt_ns_p50"}, bench_futex},
-    {{"wake_rtt_ns_p50"}, bench_wake},
-    {{"uds_echo_rtt_ns_p50"}, bench_uds_echo},
-    {{"control_rtt_ns_p50"}, bench_control},
+    {{"futex_wake_rtt_ns_p50", "wake_rtt_ns_p50"}, bench_wake},
+    {{"uds_echo_rtt_ns_p50", "control_rtt_ns_p50"}, bench_control},
     {{"syscalls_per_million_handoffs", "mallocs_per_million_handoffs"}, bench_counts},
     {{"context_switches_per_s_at_120rps_busy"}, bench_busy},
 };
@@ -108,14 +107,10 @@ static const char usage[] =
 int main(int argc, char **argv)
 {
     static const struct option options[] = {
-        {"only", required_argument, NULL, 'o'},
-        {"cpus", required_argument, NULL, 'c'},
-        {"quick", no_argument, NULL, 'q'},
-        {"list", no_argument, NULL, 'l'},
-        {"self-check", no_argument, NULL, 's'},
-        {"stages", no_argument, NULL, 't'},
-        {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0},
+        {"only", required_argument, NULL, 'o'}, {"cpus", required_argument, NULL, 'c'},
+        {"quick", no_argument, NULL, 'q'},      {"list", no_argument, NULL, 'l'},
+        {"self-check", no_argument, NULL, 's'}, {"stages", no_argument, NULL, 't'},
+        {"help", no_argument, NULL, 'h'},       {NULL, 0, NULL, 0},
     };
     const char *only = NULL;
     bool quick = false, check = false, list = false, stages = false;

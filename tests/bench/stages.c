@@ -25,8 +25,8 @@ static int write_config(const struct bench_stages *stages, int side, const char 
             " \"ring\": {\"control_dir\": \"%s\", \"body_dir\": \"%s\"%s%s},\n"
             " \"clients\": {%s},\n"
             " \"routes\": {\"other\": {\"to\": [\"unix:%s\"]}}}\n",
-            names[side], stages->socket[side], stages->ring_dir, stages->ring_dir,
-            ring ? ", " : "", ring ? ring : "", clients ? clients : "", stages->socket[1 - side]);
+            names[side], stages->socket[side], stages->ring_dir, stages->ring_dir, ring ? ", " : "",
+            ring ? ring : "", clients ? clients : "", stages->socket[1 - side]);
     return fclose(file) == 0 ? 0 : -errno;
 }
 
@@ -132,7 +132,8 @@ void bench_stages_stop(struct bench_stages *stages)
     remove_dir(stages->ring_dir, (const char *[]){".control", ".body", ".sessions", NULL});
 }
 
-struct ringside *bench_stages_connect(struct bench *bench, const struct bench_stages *stages, int side)
+struct ringside *bench_stages_connect(struct bench *bench, const struct bench_stages *stages,
+                                      int side)
 {
     struct ringside_connect_options options = {
         .socket = stages->socket[side], .name = "bench", .timeout_ns = INT64_C(20000000000)};

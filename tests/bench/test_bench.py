@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How bench.py judges figures: each bound can be held, missed, skipped and left unmeasured."""
 
+import argparse
+import os
 import unittest
 
 import bench
@@ -56,6 +58,20 @@ class Judge(unittest.TestCase):
     def test_cores_are_different(self):
         cpus = bench.pick_cpus()
         self.assertEqual(len(cpus), len(set(cpus)))
+
+    def test_every_bound_is_about_a_key(self):
+        named = {name for name, _, _, base in bench.BOUNDS for name in (name, base) if name}
+        self.assertEqual(named - set(bench.KEYS), {"ticket_ns"})
+
+    def test_every_key_is_measured_by_a_program(self):
+        build = os.environ.get("RINGSIDE_BENCH_BUILD")
+        if not build:
+            self.skipTest("RINGSIDE_BENCH_BUILD names no build directory")
+        measured = []
+        for command in bench.programs(argparse.Namespace(build=build, quick=True)):
+            measured += bench.names_of(command)
+        self.assertEqual(set(bench.KEYS) - set(measured), set())
+        self.assertEqual(len(measured), len(set(measured)))
 
     def test_units(self):
         self.assertEqual(bench.unit_of("memcpy_16MiB_ms_p50"), "ms")

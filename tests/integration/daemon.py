@@ -40,7 +40,9 @@ class Daemon:
 
     def start(self, wait=True, **popen):
         path = self.directory / f"{self.config['stage']}.json"
-        path.write_text(json.dumps(self.config))
+        fresh = path.with_suffix(f".{id(self)}")
+        fresh.write_text(json.dumps(self.config))
+        fresh.replace(path)  # another of the same stage may be reading it
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen([PROXY, str(path)], stderr=log, **popen)
         if wait:

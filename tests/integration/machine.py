@@ -58,7 +58,7 @@ def refuse_calls(numbers, error):
 
 @pytest.fixture
 def sidecar(place):
-    """sidecar(stage, **settings) gives one that is not started yet; what a failed test left running is killed."""
+    """sidecar(stage, **settings) gives one that is not started yet; whatever runs in the end is killed."""
     daemons = []
 
     def make(stage="stage", **settings):
@@ -69,6 +69,8 @@ def sidecar(place):
     for daemon in daemons:
         if daemon.process is not None and daemon.process.poll() is None:
             daemon.kill()
+        log = daemon.log() if daemon.log_path.exists() else ""
+        assert "Sanitizer" not in log and "runtime error" not in log, log
 
 
 @pytest.fixture(scope="module")
@@ -99,24 +101,25 @@ def mount(own_mounts, place):
 
 
 @pytest.fixture
-def huge_pages(monkeypatch):
+def huge_pages():
     """huge_pages(bytes, count) has the kernel reserve that many further pages of that size."""
-    before = {}
+    added = {}
     earlier = signal.signal(signal.SIGTERM, signal.default_int_handler)  # a test that takes too long gives back too
 
     def reserve(size, count):
         knob = HUGE / f"hugepages-{size >> 10}kB" / "nr_hugepages"
         if not knob.exists():
             pytest.skip(f"this kernel has no pages of {size} bytes")
-        before.setdefault(knob, int(knob.read_text()))
         root()
-        knob.write_text(str(before[knob] + count))
-        if int(knob.read_text()) < before[knob] + count:
+        before = int(knob.read_text())
+        knob.write_text(str(before + count))
+        added[knob] = added.get(knob, 0) + int(knob.read_text()) - before
+        if added[knob] < count:
             pytest.skip(f"the kernel finds no room for {count} pages of {size} bytes")
 
     yield reserve
-    for knob, count in before.items():
-        knob.write_text(str(count))
+    for knob, count in added.items():  # by difference: others may have changed it as well
+        knob.write_text(str(max(0, int(knob.read_text()) - count)))
     signal.signal(signal.SIGTERM, earlier)
 
 

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -288,6 +289,66 @@ static void client_fork_needs_its_own_connection(void **state)
     OK(ringside_release(workers[1], &message));
 }
 
+/* Connects, lets a ring be opened, and closes, again and again. */
+static _Atomic bool forking;
+
+static void *come_and_go(void *data)
+{
+    static struct ringside_message taken;
+
+    while (forking) {
+        struct ringside *worker = join(1);
+
+        send_value(workers[0], 3);
+        OK(ringside_receive(worker, &taken, LONG));
+        OK(ringside_release(worker, &taken));
+        ringside_close(worker);
+    }
+    return data;
+}
+
+/* How many control files this process has open: each description may hold the lock of a client's byte. */
+static int control_files(void)
+{
+    DIR *fds = opendir("/proc/self/fd");
+    struct dirent *entry;
+    int count = 0;
+
+    while ((entry = readdir(fds)) != NULL) {
+        char target[256];
+        ssize_t length = readlinkat(dirfd(fds), entry->d_name, target, sizeof target - 1);
+
+        target[length > 0 ? length : 0] = '\0';
+        count += length > 8 && strstr(target, "control") != NULL;
+    }
+    closedir(fds);
+    return count;
+}
+
+/* A child keeps no descriptor that a worker's lock hangs on, at whatever moment it was forked off. */
+static void client_forks_while_rings_open(void **state)
+{
+    pthread_t thread;
+    int leaks = 0;
+
+    (void)state;
+    assert_true(control_files() > 0);
+    forking = true;
+    pthread_create(&thread, NULL, come_and_go, NULL);
+    for (int i = 0; i < 300; i++) {
+        int status;
+        pid_t child = fork();
+
+        if (child == 0)
+            _exit(control_files());
+        assert_int_equal(waitpid(child, &status, 0), child);
+        leaks += status != 0;
+    }
+    forking = false;
+    pthread_join(thread, NULL);
+    assert_int_equal(leaks, 0);
+}
+
 static void client_close_with_open_leases(void **state)
 {
     struct ringside *leaver = join(1);
@@ -478,6 +539,7 @@ int main(void)
         CASE(client_nack_and_dead_letter),
         CASE(client_ticket_text_in_another_process),
         CASE(client_fork_needs_its_own_connection),
+        CASE(client_forks_while_rings_open),
         CASE(client_close_with_open_leases),
         CASE(client_killed_worker_loses_nothing),
         CASE(client_outlives_its_sidecar),

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -72,7 +73,6 @@ def test_stopped_workers_are_named_within_5_s(start, workers):
     for worker, end in ((receiver, "release"), (reader, "release"), (loaner, "abandon")):
         worker.signal(signal.SIGCONT)
         worker(end)
-    assert len(stalls(daemon)) == 3  # told once, not at every look
 
 
 def test_nothing_is_taken_from_a_stopped_worker(start, workers):
@@ -84,6 +84,8 @@ def test_nothing_is_taken_from_a_stopped_worker(start, workers):
     assert bad.receive() == 5
     bad.signal(signal.SIGSTOP)
     wait_for(lambda: len(stalls(daemon)) == 2)
+    time.sleep(2.1)  # two more looks: it is told once, not every second
+    assert len(stalls(daemon)) == 2
     for i in range(40):  # every other slot, several times over
         good.send("self", 100 + i)
         assert good.receive() == 100 + i

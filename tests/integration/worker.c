@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A worker that does what it is told, one command a line on stdin, one answer a line: tests put it where they want it. */
+/* A worker that does what it is told, one command a line on stdin, one answer a line: tests put it
+ * where they want it. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,8 +48,9 @@ static void loan(const char *argument)
 
     (void)sscanf(argument, "%lld %lld", &bytes, &timeout_ms);
     tensor.shape[0] = bytes;
-    int rc = slot_count == HELD_MAX ? -RINGSIDE_ELIMIT
-                                    : ringside_loan(connection, &tensor, 1, 0, timeout_ms * MS, &slots[slot_count]);
+    int rc = slot_count == HELD_MAX
+                 ? -RINGSIDE_ELIMIT
+                 : ringside_loan(connection, &tensor, 1, 0, timeout_ms * MS, &slots[slot_count]);
     slot_count += rc >= 0;
     answer(rc);
 }
@@ -102,6 +104,17 @@ static void take(bool by_ticket, const char *argument)
     answer_value(rc, message);
 }
 
+/* By the 64 bits of a ticket. */
+static void take_bare(const char *argument)
+{
+    struct ringside_message *message = &messages[message_count];
+    int rc = message_count == HELD_MAX ? -RINGSIDE_ELIMIT
+                                       : ringside_read(connection, strtoull(argument, NULL, 0), message);
+
+    message_count += rc >= 0;
+    answer_value(rc, message);
+}
+
 static void give_up(int (*verb)(struct ringside *, struct ringside_message *))
 {
     int rc = message_count > 0 ? verb(connection, &messages[message_count - 1]) : -RINGSIDE_ESTATE;
@@ -122,8 +135,11 @@ static void obey(const char *verb, const char *argument)
         take(false, argument);
     } else if (strcmp(verb, "read") == 0) {
         take(true, argument);
+    } else if (strcmp(verb, "bare") == 0) {
+        take_bare(argument);
     } else if (strcmp(verb, "look") == 0) { /* at the message that was taken last, again */
-        answer_value(message_count > 0 ? 0 : -RINGSIDE_ESTATE, &messages[message_count > 0 ? message_count - 1 : 0]);
+        answer_value(message_count > 0 ? 0 : -RINGSIDE_ESTATE,
+                     &messages[message_count > 0 ? message_count - 1 : 0]);
     } else if (strcmp(verb, "release") == 0) {
         give_up(ringside_release);
     } else if (strcmp(verb, "nack") == 0) {
@@ -131,8 +147,10 @@ static void obey(const char *verb, const char *argument)
     } else if (strcmp(verb, "free") == 0) {
         answer(ringside_free_text(connection, argument));
     } else if (strcmp(verb, "abandon") == 0) {
-        answer(slot_count > 0 ? ringside_abandon(connection, &slots[--slot_count]) : -RINGSIDE_ESTATE);
-    } else if (strcmp(verb, "fork") == 0) { /* a child that has all the parent's descriptors and never ends */
+        answer(slot_count > 0 ? ringside_abandon(connection, &slots[--slot_count])
+                              : -RINGSIDE_ESTATE);
+    } else if (strcmp(verb, "fork") ==
+               0) { /* a child that has all the parent's descriptors and never ends */
         fflush(stdout);
         pid_t child = fork();
         if (child == 0) {

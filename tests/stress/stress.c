@@ -23,7 +23,7 @@
 
 static struct {
     unsigned producers, consumers, messages, slots, cells;
-    bool threads, broken, nack;
+    bool threads, broken, nack, mend;
 } options = {.producers = 2, .consumers = 2, .messages = 20000, .slots = 6, .cells = 8};
 
 /* Shared by all workers, threads and processes alike. */
@@ -177,12 +177,30 @@ static void *consume(void *data)
     return NULL;
 }
 
+/* A sidecar that looks at the hints all the time must never find them wrong, nor a cell that no head comes by. */
+static void *mend(void *data)
+{
+    struct worker *worker = data;
+    uint64_t total = (uint64_t)options.producers * options.messages;
+
+    while (rs_load_acquire(&tally->delivered) < total) {
+        if (rs_inbox_mend_hints(&worker->inbox))
+            rs_fetch_add_relaxed(&tally->wrong, 1);
+    }
+    return NULL;
+}
+
+static void *(*role(unsigned i))(void *)
+{
+    return i < options.producers ? produce : i < options.producers + options.consumers ? consume : mend;
+}
+
 static void run_threads(struct worker *workers, unsigned count)
 {
     pthread_t threads[MAX_WORKERS];
 
     for (unsigned i = 0; i < count; i++)
-        RS_REQUIRE(pthread_create(&threads[i], NULL, i < options.producers ? produce : consume, &workers[i]) == 0);
+        RS_REQUIRE(pthread_create(&threads[i], NULL, role(i), &workers[i]) == 0);
     for (unsigned i = 0; i < count; i++)
         pthread_join(threads[i], NULL);
 }
@@ -194,7 +212,7 @@ static bool run_processes(struct worker *workers, unsigned count)
     for (unsigned i = 0; i < count; i++) {
         if (fork() == 0) {
             worker_init(&workers[i], i, (uint16_t)(i + 1));
-            (i < options.producers ? produce : consume)(&workers[i]);
+            role(i)(&workers[i]);
             _exit(0);
         }
     }
@@ -232,6 +250,7 @@ static void parse(int argc, char **argv)
         {"messages", required_argument, NULL, 'm'},  {"slots", required_argument, NULL, 's'},
         {"cells", required_argument, NULL, 'l'},     {"threads", no_argument, NULL, 't'},
         {"broken", no_argument, NULL, 'b'},          {"nack", no_argument, NULL, 'n'},
+        {"mend", no_argument, NULL, 'e'},
         {0},
     };
     int option;
@@ -248,10 +267,11 @@ static void parse(int argc, char **argv)
         case 't': options.threads = true; break;
         case 'b': options.broken = true; break;
         case 'n': options.nack = true; break;
+        case 'e': options.mend = true; break;
         default: exit(2);
         }
     }
-    if (options.producers + options.consumers > MAX_WORKERS)
+    if (options.producers + options.consumers + options.mend > MAX_WORKERS)
         exit(2);
 }
 
@@ -261,7 +281,7 @@ int main(int argc, char **argv)
     bool clean = true;
 
     parse(argc, argv);
-    unsigned count = options.producers + options.consumers;
+    unsigned count = options.producers + options.consumers + options.mend;
     size_t bytes = sizeof *tally + (size_t)options.producers * options.messages;
     struct worker *workers = calloc(count, sizeof *workers);
 

@@ -22,6 +22,7 @@
 #include "proto/ttrpc.h"
 #include "proto/wait.h"
 
+#define FAKE_UNUSED __attribute__((unused)) /* not every test needs it */
 #define FAKE_STAGES 3
 #define FAKE_CONNS  16
 #define NEED(condition)                                                                            \
@@ -50,6 +51,9 @@ static Ringside__V1__Route__WhenFull fake_when_full;
 static uint64_t fake_ttl_ns, fake_ticket_ttl_ns = 60000000000;
 static unsigned fake_attempts = 3, fake_spin_us = 20;
 static bool fake_no_readers, fake_unlinked_peers, fake_forget_sessions;
+static unsigned fake_unlinked_ring; /* the ring with that number cannot be opened; 0: all can */
+/* Ring numbers that came to mean another ring: by inbox and number, 1 + its stage. */
+static unsigned fake_meaning[FAKE_STAGES][FAKE_STAGES + 1];
 static char fake_dir[] = "/tmp/ringside-test-XXXXXX";
 
 static int fake_reopen(int fd, int flags)
@@ -122,6 +126,24 @@ static void fake_connect_stages(void)
             rs_inbox_admit(&fake_stages[j].inbox, fake_number(j, i), from, (uint16_t)j, 0);
         }
     }
+}
+
+/* The ring of a stage leaves the inbox, and its number comes to mean the ring of another one. */
+FAKE_UNUSED static void fake_renumber(unsigned inbox, unsigned number, unsigned ring)
+{
+    struct rs_ring *from = &fake_stages[ring].ring;
+    struct rs_ring_entry *known = &fake_stages[inbox].inbox.table[number];
+    uint64_t version = rs_load_relaxed(&known->state) >> 32;
+
+    rs_store_release(&known->state, (version + 1) << 32 | RS_RING_UNUSED);
+    rs_store_relaxed(&known->incarnation[0], from->layout.incarnation[0]);
+    rs_store_relaxed(&known->incarnation[1], from->layout.incarnation[1]);
+    rs_store_release(&known->state, (version + 2) << 32 | RS_RING_KNOWN);
+    fake_meaning[inbox][number] = 1 + ring;
+    rs_inbox_forget(&fake_stages[inbox].inbox, number);
+    rs_inbox_admit(&fake_stages[inbox].inbox, number, from, (uint16_t)inbox, 0);
+    rs_store_release(&from->destinations[inbox].state,
+                     rs_destination_state(2, fake_attempts, number, RS_DEST_INBOX, true));
 }
 
 /* ---- answers ---- */
@@ -206,10 +228,13 @@ static void fake_open(struct fake_stage *stage, struct rs_ttrpc_writer *writer, 
     Ringside__V1__Descriptor kinds[3] = {RINGSIDE__V1__DESCRIPTOR__CONTROL_FILE};
     Ringside__V1__Ring info;
     int fds[3];
-    struct fake_stage *other = &fake_stages[ring ? request->ring - 1 : request->destination];
+    unsigned meaning = ring ? fake_meaning[stage->index][request->ring] : 0;
+    struct fake_stage *other = &fake_stages[meaning != 0 ? meaning - 1
+                                            : ring       ? request->ring - 1
+                                                         : request->destination];
 
     stage->opens++;
-    if (fake_unlinked_peers) {
+    if (fake_unlinked_peers || (ring && request->ring == fake_unlinked_ring)) {
         NEED(rs_ttrpc_respond_error(writer, stream, -RINGSIDE_E_UNAVAILABLE, "not connected") == 0);
         return;
     }
@@ -224,7 +249,8 @@ static void fake_open(struct fake_stage *stage, struct rs_ttrpc_writer *writer, 
     } else {
         ringside__v1__ring__init(&info);
         info.stage = other->ring.layout.stage;
-        response.ring_number = fake_number(other->index, stage->index);
+        response.ring_number = rs_destination_ring(
+            rs_load_acquire(&stage->ring.destinations[other->index].state));
         fds[1] = fcntl(other->event_fd, F_DUPFD_CLOEXEC, 0);
         kinds[1] = RINGSIDE__V1__DESCRIPTOR__INBOX_EVENT;
     }
@@ -413,7 +439,7 @@ static void fake_stop_all(void)
 }
 
 /* Slots in a phase, as the ring says. */
-static unsigned fake_count(unsigned stage, unsigned phase)
+FAKE_UNUSED static unsigned fake_count(unsigned stage, unsigned phase)
 {
     struct rs_ring *ring = &fake_stages[stage].ring;
     unsigned count = 0;
@@ -423,7 +449,7 @@ static unsigned fake_count(unsigned stage, unsigned phase)
     return count;
 }
 
-static uint64_t fake_counter(unsigned stage, unsigned client, unsigned counter)
+FAKE_UNUSED static uint64_t fake_counter(unsigned stage, unsigned client, unsigned counter)
 {
     return rs_load_relaxed(&fake_stages[stage].ring.clients[client].counter[counter]);
 }

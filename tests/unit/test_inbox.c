@@ -150,6 +150,7 @@ static void ring_full_of_unmapped_cells_is_no_wrong_hint(void **state)
     struct rs_lease lease;
     int unmapped;
 
+    rs_store_relaxed(&fixture->inbox.table[9].state, RS_RING_KNOWN);
     for (uint32_t i = 0; i < 8; i++)
         assert_int_equal(rs_inbox_push(&fixture->inbox, 9, i, 0), 0);
     assert_int_equal(rs_inbox_take(&fixture->inbox, &lease, &unmapped), 0);
@@ -240,6 +241,51 @@ static void healthy_hints_are_left_alone(void **state)
             assert_int_equal(rs_ring_release(&lease), 0);
         }
     }
+}
+
+/* A message that stands behind the head, beyond a hole, or a lap beyond a cell that is left alone: found after a look. */
+static void passed_over_message_is_found(void **state)
+{
+    static const struct {
+        uint64_t head, tail, cell; /* cell: put into cells[0] when it is not 0 */
+    } cases[] = {
+        {1, 0, 0}, {7, 0, 0}, {1000, 0, 0}, {0, 5, 0}, {0, 7, 0},
+        {UINT64_MAX - 7, 0, UINT64_C(1) << 63 | (uint64_t)RS_LAP_MASK << 35 | UINT64_C(9) << 27},
+    };
+    struct ring_fixture *fixture = *state;
+    struct rs_lease lease;
+    int unmapped;
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        for (uint32_t k = 0; k < 8; k++)
+            rs_store_relaxed(&fixture->inbox.cells[k], rs_cell(false, 0, 0, 0, 0));
+        if (cases[i].cell != 0)
+            rs_store_relaxed(&fixture->inbox.cells[0], cases[i].cell);
+        rs_store_relaxed(&fixture->inbox.shared->tail, cases[i].tail + (cases[i].cell != 0));
+        rs_store_relaxed(&fixture->inbox.shared->head, cases[i].head);
+        fixture_send(fixture, 3);
+        assert_int_not_equal(rs_inbox_take(&fixture->inbox, &lease, &unmapped), 1);
+        uint32_t sequence = rs_load_relaxed(&fixture->inbox.shared->not_empty);
+        rs_repair_hints(&fixture->repair);
+        assert_int_not_equal(rs_load_relaxed(&fixture->inbox.shared->not_empty), sequence);
+        assert_true(take(fixture, &lease));
+        assert_int_equal(rs_ring_release(&lease), 0);
+        assert_false(take(fixture, &lease));
+    }
+}
+
+/* A cell that names no ring at all would be left alone by everybody, for ever. */
+static void cell_of_no_ring_is_cleared(void **state)
+{
+    struct ring_fixture *fixture = *state;
+
+    assert_int_equal(rs_inbox_push(&fixture->inbox, 9, 1, 0), 0);
+    rs_store_relaxed(&fixture->inbox.table[9].state, RS_RING_GONE);
+    assert_false(rs_inbox_mend_hints(&fixture->inbox));
+    rs_store_relaxed(&fixture->inbox.table[9].state, RS_RING_UNUSED);
+    assert_true(rs_inbox_mend_hints(&fixture->inbox));
+    assert_int_equal(rs_load_relaxed(&fixture->inbox.cells[0]) & RS_CELL_FULL, 0);
+    assert_false(rs_inbox_mend_hints(&fixture->inbox));
 }
 
 static void nacked_message_comes_again(void **state)
@@ -342,6 +388,8 @@ int main(void)
         CASE(head_does_not_jump_over_full_cells),
         CASE(tail_set_back_by_laps_catches_up),
         CASE(healthy_hints_are_left_alone),
+        CASE(passed_over_message_is_found),
+        CASE(cell_of_no_ring_is_cleared),
         CASE(nacked_message_comes_again),
         CASE(drop_oldest_drops_the_oldest_of_the_own_ring),
         CASE(hostile_hints_end_in_an_error_and_are_rebuilt),

@@ -80,6 +80,8 @@ static void dead_holders_messages_come_again_up_to_the_limit(void **state)
     assert_false(take(fixture, &lease));
     assert_int_equal(fixture->repair.requeued, 2);
     assert_int_equal(fixture->repair.dead_lettered, 1);
+    assert_int_equal(rs_load_relaxed(&fixture->ring.clients[0].counter[RS_REQUEUED]), 2);
+    assert_int_equal(rs_load_relaxed(&fixture->ring.clients[0].counter[RS_DEAD_LETTERED]), 1);
     assert_int_equal(fixture_count(fixture, RS_FREE), 72);
 }
 
@@ -146,6 +148,7 @@ static void queued_messages_expire_and_are_counted(void **state)
     assert_int_equal(rs_inbox_push(&fixture->inbox, 0, loan.slot, 0), 0);
     fixture_audit(fixture, 7000);
     assert_int_equal(fixture->repair.expired, 1);
+    assert_int_equal(rs_load_relaxed(&fixture->ring.clients[0].counter[RS_EXPIRED]), 1);
     assert_int_equal(fixture_phase(fixture, loan.slot), RS_FREE);
     assert_false(take(fixture, &lease));
 }

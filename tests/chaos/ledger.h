@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the workers of a test note for each message in memory that outlives them, and bodies that
+ * tell whose they are. */
+#ifndef RINGSIDE_TESTS_CHAOS_LEDGER_H
+#define RINGSIDE_TESTS_CHAOS_LEDGER_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define LEDGER_STAGES  4
+#define LEDGER_TICKETS 32
+#define LEDGER_HELD    8
+#define LEDGER_WORKERS 64
+#define LEDGER_WORDS   16 /* counters of the head; test_kill.py and chaos.py know them by index */
+#define LEDGER_HEAD    16384 /* bytes before the messages */
+
+enum ledger_sent { SENT_NO, SENT_TRIED, SENT_ACCEPTED, SENT_REFUSED };
+enum ledger_word {
+    LEDGER_NEXT,    /* id of the next message; ids begin at 1 */
+    LEDGER_CORRUPT, /* bodies that were not those of their ticket */
+    LEDGER_FAILED,  /* calls that gave an error which none of the faults explains */
+    LEDGER_STOP,    /* sources end */
+    LEDGER_LIMIT    /* ids below it have a place */
+};
+
+/* 8 bytes: one message's history. Counters stop at 255. */
+struct ledger_message {
+    _Atomic uint8_t sent;   /* enum ledger_sent */
+    uint8_t kind;           /* the test's */
+    _Atomic uint8_t wanted; /* bit of each stage that it was accepted for */
+    _Atomic uint8_t
+        turned; /* kill: bits of stages it was forwarded to instead. chaos: deaths of its holders */
+    _Atomic uint8_t
+        arrived[LEDGER_STAGES]; /* how often a consumer of that stage was done with it */
+};
+
+/* A process's own line of the head, 128 bytes. */
+struct ledger_worker {
+    _Atomic uint64_t pid;
+    _Atomic uint64_t beat_ns;           /* CLOCK_MONOTONIC of its last step */
+    _Atomic uint64_t sent, received;    /* messages */
+    _Atomic uint64_t held[LEDGER_HELD]; /* ids that it has and has not given up; 0: none */
+    uint64_t spare[4];
+};
+
+struct ledger {
+    _Atomic uint64_t words[LEDGER_WORDS];
+    _Atomic uint64_t tickets[LEDGER_TICKETS]
+                            [4]; /* ticket, its message's id, the same twice again when complete */
+    struct ledger_worker workers[LEDGER_WORKERS];
+    uint8_t spare[LEDGER_HEAD - LEDGER_WORDS * 8 - LEDGER_TICKETS * 32 - LEDGER_WORKERS * 128];
+    struct ledger_message messages[];
+};
+
+_Static_assert(sizeof(struct ledger_message) == 8 && sizeof(struct ledger_worker) == 128 &&
+                   sizeof(struct ledger) == LEDGER_HEAD,
+               "the tests read it by these sizes");
+
+/* Ends the process with a message when it cannot be mapped. */
+struct ledger *ledger_open(const char *path);
+/* A fresh id, or 0 when there is no place for another. */
+uint64_t ledger_id(struct ledger *ledger);
+void ledger_count(_Atomic uint8_t *counter);
+
+/* A body of `bytes`, at least 32 and a multiple of 8, that no other id and ticket give. */
+void ledger_fill(void *data, uint64_t bytes, uint64_t id, uint64_t ticket);
+/* The id; 0 and *why set when the body is not one of ledger_fill whole, or of another ticket of the
+ * same sidecar. */
+uint64_t ledger_check(const void *data, uint64_t bytes, uint64_t ticket, const char **why);
+
+#endif

@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process dies before or after each atomic step: nothing is lost, leaked, corrupt or stuck, whoever it was.
+
+Each scenario is played once to see which failpoints its victim passes, and then once for each of them with the victim
+killed there. After each death the survivors take what there is, all slots must be free and all clients those of before
+within a bound, every accepted message must have arrived or been counted, and the survivors must work as before.
+"""
+import dataclasses
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import time
+import typing
+
+import pytest
+
+from harness import LOANED, Sidecar, kill_and_reap
+from world import CELLS, ROOT, SLOTS, STAGES, WAIT_S, Session, World, until
+
+HIT, KILLED = {}, {}  # role -> points
+
+
+@dataclasses.dataclass
+class Scenario:
+    """`prepare` by the keepers, `waiting` for what the victim does, the victim's script."""
+
+    role: str
+    victim: str                       # a stage: of the worker, or of the sidecar
+    script: typing.Any                # commands of an actor, or a function of the world that moves the sidecar
+    prepare: typing.Sequence = ()     # (stage, command, answer or None)
+    waiting: typing.Sequence = ()     # (stage, command): begun before, ended after
+    meanwhile: typing.Callable = None # what happens while a worker plays
+    counted: bool = False             # messages may end as expired, dropped or dead
+    only: str = ""                    # points that matter here, a regular expression; all others by other scenarios
+
+
+def session(stage, *steps):
+    """A session of the sidecar that takes these steps."""
+    def play(world):
+        def steps_of_child():
+            worker = Session(world, stage)
+            for step in steps:
+                name, *arguments = step.split()
+                getattr(worker, name)(*arguments)
+            worker.client.close()
+        world.fork(steps_of_child)
+    return play
+
+
+def dying(stage, *commands):
+    """A worker that dies with all that it holds."""
+    def play(world):
+        subprocess.run(world.actor(stage, "dying", *commands, "die"), timeout=20, stderr=subprocess.DEVNULL)
+    return play
+
+
+# ---- what moves a sidecar ----
+
+def reading_that_ends_first(world):
+    """Two read a message for one reader; one ends, the other dies: the sweep is left with it."""
+    keeper = world.keepers["a"]
+    assert keeper("share 0 1") == 0
+    reader = subprocess.Popen(world.actor("a", "dying", "read 0", "sleep 20000"))
+    try:
+        until(lambda: reader.poll() is not None or any(world.rings["a"].word(world.rings["a"].slots_at + s * 256 + 8) & (1 << 38) - 1
+                          for s in range(SLOTS)), "it reads", 5)
+        if reader.poll() is None:
+            assert keeper("read 0") == 0 and keeper("unread") == 0
+    finally:
+        reader.kill()
+        reader.wait()
+
+
+def lost_hints(world):
+    """Somebody wrote where only hints are."""
+    ring = world.rings["b"]
+    head, tail = ring.word(ring.inbox_at), ring.word(ring.inbox_at + 64)
+    assert world.keepers["a"]("send b 2") == 2
+    ring.store(ring.inbox_at, head + 40 * CELLS)
+    ring.store(ring.inbox_at + 64, tail + 50 * CELLS)
+    world.pass_by("b")
+
+
+def nonsense(world):
+    """A slot whose state no sequence of steps can leave; made good again, because nothing leaves QUARANTINED."""
+    ring = world.rings["a"]
+    at = ring.slots_at + 3 * 256
+    before = ring.word(at)
+    ring.store(at, before | 9 << 16)
+    try:
+        for _ in range(3):
+            world.pass_by("a")
+    finally:
+        until(lambda: not world.sidecars["a"].running() or ring.word(at) >> 8 & 0xff == 3, "quarantine", 5)
+        ring.store(at, before)
+
+
+def restart(stage):
+    """The sidecar dies while its ring is in use, and the next one takes the ring over."""
+    def play(world):
+        if world.sidecars[stage].running():
+            world.sidecars[stage].kill()
+        world.sidecars[stage].start(wait=False)
+        world.until_served(stage)
+    return play
+
+
+def restart_with_the_dead(world):
+    """Worker and sidecar die together: the next sidecar finds the worker by its lock."""
+    held = subprocess.Popen(world.actor("a", "dying", "loan 3 0", "sleep 20000"))
+    until(lambda: world.rings["a"].phases()[LOANED] == 3 or held.poll() is not None, "it has loaned", 5)
+    if world.sidecars["a"].running():
+        world.sidecars["a"].kill()
+    held.kill()
+    held.wait()
+    world.sidecars["a"].start(wait=False)
+    world.until_served("a")
+
+
+def pod_that_is_gone(world):
+    """Another stage that sends to b, drains and removes its files: its number in b's inbox is given back."""
+    gone = Sidecar(world.directory, "z", {"b": ("b", {})}, SLOTS, CELLS)
+    table = world.rings["b"]
+    at = table.word(128)
+    numbers = lambda: sum(table.word(at + i * 64) & 0xff != 0 for i in range(256))
+    before = numbers()
+    try:
+        gone.start()
+        until(lambda: gone.ring().connected()[1] >= 1 or not world.sidecars["b"].running(), "z leads to b", 10)
+        gone.stop()
+    finally:
+        kill_and_reap(gone.process)
+    until(lambda: not world.sidecars["b"].running() or numbers() == before, "its number is free again", 10)
+
+
+TO_B = [("a", "send b 4", 4)]
+FULL = [("a", "fill b", CELLS)]
+END_OLD = ("a", lambda world: world.pass_by("a"), None)  # the audit after it ends what is too old
+SCENARIOS = {
+    # worker that produces
+    "send": Scenario("producer", "a", ["loan 2 0", "abandon", "send b 2", "send bc 2"],
+                     waiting=[("b", "take 1 500")]),
+    "send_to_a_poller": Scenario("producer", "a", ["send b 2"], prepare=[("b", "poll", 0), ("b", "take 1 0", None)],
+                                 only="wake|push"),
+    "wait_for_a_slot": Scenario("producer", "a", ["?loan 1 30"], prepare=[("a", f"loan {SLOTS} 0", SLOTS)],
+                                only="wait_armed"),
+    "give_back_to_who_waits": Scenario("producer", "a", [f"loan {SLOTS} 0", "sleep 20", "abandon"],
+                                       waiting=[("a", "loan 2 500")]),
+    "drop_oldest": Scenario("producer", "a", ["send drop 2"], prepare=FULL, counted=True),
+    "come_back": Scenario("producer", "a", ["loan 1 0", "?take 1 1500"], meanwhile=restart("a"),
+                          only="attached_again"),
+    "send_into_a_full_inbox": Scenario("producer", "b", ["send c 6"], prepare=[("a", "send bc 4", 4)]),
+    # worker that consumes
+    "take": Scenario("consumer", "b", ["hold 2 500", "nack", "hold 1 500", "release", "take 3 500"], prepare=TO_B,
+                     waiting=[("a", f"loan {SLOTS - 2} 500")]),
+    "make_room": Scenario("consumer", "b", ["sleep 30", "take 4 500"], prepare=[("a", "fill b", None)],
+                          waiting=[("a", "send b 1 0 500")]),
+    "nack_to_the_end": Scenario("consumer", "b", ["hold 1 500", "nack", "hold 1 500", "nack", "hold 1 500", "nack"],
+                                prepare=[("a", "send b 1", 1)], counted=True),
+    "forward": Scenario("consumer", "b", ["hold 2 500", "forward c"], prepare=TO_B, waiting=[("c", "take 1 500")]),
+    "forward_to_two": Scenario("consumer", "b", ["hold 2 500", "forward ca"], prepare=TO_B),
+    "forward_by_copy": Scenario("consumer", "b", ["hold 2 500", "copy ca"], prepare=TO_B),
+    "expired": Scenario("consumer", "b", ["sleep 5", "take 1 20", "?take 4 20"], counted=True,
+                        prepare=[("a", "send b 2 1", 2), ("a", "send b 1", 1)], only="receive|release|free|clear"),
+    "nack_into_a_full_inbox": Scenario("consumer", "b", ["hold 1 500", "sleep 30", "nack", "?take 9 50", "?take 1 10"],
+                                       prepare=FULL, waiting=[("a", "send b 1 0 500")]),
+    "nack_over_stale_cells": Scenario("consumer", "b", ["hold 1 500", "sleep 30", "nack", "?take 4 20"],
+                                      prepare=[("a", "send b 1", 1), ("a", "fill b 1", None), END_OLD],
+                                      waiting=[("a", "send b 1 0 500")], counted=True, only="push|overflow|bell|nack"),
+    "wait_for_a_message": Scenario("consumer", "b", ["?take 1 30"], only="wait_armed|receive"),
+    "close_with_all": Scenario("consumer", "b", ["hold 3 500", "loan 2 0", "sleep 0"], prepare=TO_B),
+    # worker that reads by ticket
+    "read": Scenario("reader", "a", ["read 0", "unread", "read 0", "unread", "misread 0", "read 1", "unread",
+                                     "free 1", "share 2 3", "free 2"],
+                     prepare=[("a", "share 0 2", 0), ("a", "share 1 0", 0)]),
+    "close_reading": Scenario("reader", "a", ["read 0"], prepare=[("a", "share 0 2", 0)]),
+    # the ring's own sidecar
+    "session_sends": Scenario("own sidecar", "a", session("a", "abandon", "send b", "send bc", "send b")),
+    "session_drops": Scenario("own sidecar", "a", session("a", "send drop"), prepare=FULL, counted=True),
+    "session_copies": Scenario("own sidecar", "b", session("b", "hold", "forward ca"),
+                               prepare=[("a", "send bc 1", 1)], only="session_copied|release|seal"),
+    "expiry": Scenario("own sidecar", "a", lambda world: world.pass_by("a"), counted=True,
+                       prepare=[("a", "send b 3 1", 3), ("a", "sleep 5", 0)]),
+    "session_tickets": Scenario("own sidecar", "a", session("a", "tickets")),
+    "session_receives": Scenario("own sidecar", "a", session("a", "hold", "nack", "hold", "release", "hold",
+                                                             "release"),
+                                 prepare=[("b", "send ca 2", 2)]),
+    "sweep_of_a_producer": Scenario("own sidecar", "a", dying("a", "send b 1", "loan 3 0", "share 0 1")),
+    "sweep_of_a_consumer": Scenario("own sidecar", "a", dying("b", "hold 3 500"), prepare=TO_B),
+    "sweep_of_a_reader": Scenario("own sidecar", "a", reading_that_ends_first),
+    "lost_hints": Scenario("own sidecar", "b", lost_hints),
+    "nonsense": Scenario("own sidecar", "a", nonsense, only="quarantine"),
+    "adopt": Scenario("own sidecar", "a", restart("a"), prepare=TO_B + [("b", "hold 2 500", 2)]),
+    "adopt_with_the_dead": Scenario("own sidecar", "a", restart_with_the_dead, prepare=TO_B),
+    # the sidecar of the stage that receives
+    "peer_session_receives": Scenario("peer sidecar", "b", session("b", "hold", "nack", "hold", "release", "hold",
+                                                                   "release"), prepare=TO_B),
+    "peer_session_forwards": Scenario("peer sidecar", "b", session("b", "hold", "forward c", "hold", "forward ca"),
+                                      prepare=TO_B),
+    "peer_adopts": Scenario("peer sidecar", "b", restart("b"), prepare=TO_B + [("b", "hold 2 500", 2)]),
+    "peer_meets_a_worker": Scenario("peer sidecar", "b", dying("b", "take 1 500"), prepare=TO_B),
+    "peer_is_gone": Scenario("peer sidecar", "b", pod_that_is_gone),
+}
+
+
+@pytest.fixture(scope="module")
+def shared():
+    box = []
+    yield box
+    for world in box:
+        world.close()
+
+
+@pytest.fixture
+def world(shared):
+    if shared and shared[0].broken:
+        shared.pop().close()
+    if not shared:
+        shared.append(World())
+    shared[0].broken = True
+    yield shared[0]
+
+
+def prepare(world, scenario):
+    for stage, command, answer in scenario.prepare:
+        if callable(command):
+            command(world)
+            continue
+        got = world.keepers[stage](command)
+        assert answer is None or got == answer, f"{command}: {got} {world.keepers[stage].text}\n{world.tell()}"
+
+
+def play(world, scenario, point):
+    """One run. Whether the victim was killed at the point; without a point it must live."""
+    prepare(world, scenario)
+    for stage, command in scenario.waiting:
+        world.keepers[stage].begin(command)
+    if scenario.waiting:
+        time.sleep(0.01)
+    if isinstance(scenario.script, list):
+        world.victim_points.arm(point)
+        status = world.run_actor(scenario.victim, scenario.script, scenario.meanwhile)
+        killed = status == -signal.SIGKILL
+        world.victim_points.arm(None)
+        assert killed or status == 0, f"the victim ended with {status}"
+    else:
+        world.points[scenario.victim].arm(point)
+        scenario.script(world)
+        killed = bool(point) and world.died(scenario.victim)
+        world.points[scenario.victim].arm(None)
+        world.ensure_running()
+    for stage, command in scenario.waiting:
+        start = time.monotonic()
+        got = world.keepers[stage].end()
+        assert got > 0 or killed and world.in_vain(stage, command), \
+            f"{command} of {stage}: {got} {world.keepers[stage].text}\n{world.tell()}"
+        assert time.monotonic() - start < WAIT_S + 0.5, f"{command} of {stage} waited too long"
+    return killed
+
+
+def give_back(world):
+    """What the keepers hold for the scenario."""
+    for keeper in world.keepers.values():
+        keeper("release")
+        keeper("abandon")
+
+
+def run(world, name, scenario, point=None):
+    ended_before = sum(ring.accounted() for ring in world.rings.values())
+    what = f"{name}, killed at {point}" if point else name
+    killed = play(world, scenario, point)
+    give_back(world)
+    world.settle(what)
+    missing, ended = world.account(what, ended_before, deaths=int(killed))
+    allowed = ended + int(killed) if scenario.counted else 0
+    assert len(missing) <= allowed, f"{what}: lost {missing}, {ended} were counted\n{world.tell()}"
+    return killed
+
+
+def points_of(world, scenario):
+    return world.victim_points if isinstance(scenario.script, list) else world.points[scenario.victim]
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_death_at_every_failpoint_of(world, name):
+    scenario = SCENARIOS[name]
+    points = points_of(world, scenario)
+    before = points.hits()
+    run(world, name, scenario)
+    after = points.hits()
+    passed = [point for point in world.names if after[point] > before[point]]
+    HIT.setdefault(scenario.role, set()).update(passed)
+    chosen = [point for point in passed if re.search(scenario.only, point)]
+    killed = KILLED.setdefault(scenario.role, set())
+    done = []
+    for point in chosen:
+        if run(world, name, scenario, point):
+            killed.add(point)
+            done.append(point)
+    print(f"\n{name}: {len(done)} of {len(passed)} points: {' '.join(done)}")
+    assert done, "nobody died"
+    world.broken = False
+
+
+def test_every_failpoint_was_hit_and_killed_at(shared):
+    if len(HIT) < len({scenario.role for scenario in SCENARIOS.values()}):
+        pytest.skip("only some of the scenarios were run")
+    names = set(shared[0].names)
+    print("\n".join(f"{role}: {len(points)} points killed at" for role, points in KILLED.items()))
+    assert names - set().union(*HIT.values()) == set(), "points that nothing passes"
+    assert names - set().union(*KILLED.values()) == set(), "points at which nobody died"
+
+
+def test_the_table_names_what_is_in_the_sources(shared):
+    """A point that was taken out of the sources must leave the table too."""
+    used = set()
+    for folder in ("proto", "proxy", "client/c"):
+        for path in (ROOT / folder).glob("*.c"):
+            used |= set(re.findall(r"\bRS_FAILPOINT\((\w+)\)", path.read_text()))
+    names = subprocess.run([os.environ["RINGSIDE_FAILPOINTS"]], capture_output=True, text=True, check=True).stdout
+    assert used == set(names.split())
