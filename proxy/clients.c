@@ -18,6 +18,7 @@
 #include "proxy/peers.h"
 #include "proxy/proxy.h"
 #include "proxy/session.h"
+#include "proxy/tables.h"
 
 #define DETACH_LOOK_MS 20 /* a worker that closed its connection unmaps the ring at once */
 
@@ -168,6 +169,7 @@ static int admit_anew(struct proxy *proxy, const struct clients_request *request
         rs_store_relaxed(&entry->counter[i], 0);
     rs_store_release(&entry->state,
                      rs_client_state(session, client->reader, flags, RS_CLIENT_ALIVE));
+    tables_changed(proxy, entry);
     RS_FAILPOINT(admit_alive);
 
     admission->number = number;
@@ -232,6 +234,7 @@ void clients_died(struct proxy *proxy, uint16_t number)
     witness_dismiss(client);
     RS_FAILPOINT(client_dying);
     client_phase_set(&proxy->ring.clients[number], RS_CLIENT_DEAD);
+    tables_changed(proxy, &proxy->ring.clients[number]);
     RS_FAILPOINT(client_dead);
     log_debug(&proxy->log, "clients", 0,
               "client %u (%s, pid %u) is gone: what it held is taken back", number, client->name,
@@ -288,6 +291,7 @@ void clients_swept(struct proxy *proxy, uint16_t number)
         clients->readers &= ~(UINT64_C(1) << client->reader);
     tokens_drop(&clients->tokens, number);
     client_phase_set(&proxy->ring.clients[number], RS_CLIENT_UNUSED);
+    tables_changed(proxy, &proxy->ring.clients[number]);
     RS_FAILPOINT(client_unused);
     client->phase = CLIENT_FREE;
     clients->inherited -= client->inherited;

@@ -13,6 +13,7 @@
 #include "proto/guard.h"
 #include "proxy/mend.h"
 #include "proxy/peers_private.h"
+#include "proxy/tables.h"
 
 static void connect_now(struct link *link);
 
@@ -115,6 +116,7 @@ static void drop_view(struct link *link)
         return;
     proxy->repair.inboxes[link->destination] = NULL;
     routes_set_connected(&proxy->ring, link->destination, false, 0, NULL, NULL);
+    tables_changed(proxy, &proxy->ring.destinations[link->destination]);
     view_destroy(link->view);
     link->view = NULL;
 }
@@ -190,6 +192,7 @@ static void use_view(struct link *link)
     proxy->repair.inboxes[link->destination] = &view->inbox;
     routes_set_connected(&proxy->ring, link->destination, true, view->number,
                          view->ring.layout.incarnation, view->stage);
+    tables_changed(proxy, &proxy->ring.destinations[link->destination]);
     RS_FAILPOINT(link_connected);
     link->state = LINK_CONNECTED;
     link->failures = 0;
@@ -460,5 +463,6 @@ int link_introduce(struct peers *peers, const char *path, const uint64_t incarna
         attempts = PEER_ATTEMPTS;
     rs_store_release(&entry->state,
                      rs_destination_state(version, attempts, 0, RS_DEST_INBOX, false));
+    tables_changed(proxy, entry);
     return link_create(peers, (unsigned)index, path, true);
 }

@@ -13,6 +13,7 @@
 #include "proto/failpoint.h"
 #include "proxy/peers_private.h"
 #include "proxy/control.h"
+#include "proxy/tables.h"
 
 static uint64_t entry_state(const struct rs_ring_entry *entry, uint32_t sidecar_id, unsigned phase)
 {
@@ -48,6 +49,7 @@ uint64_t upstream_publish(struct upstream *upstream)
     peers_random(&nonce);
     store_entry(entry_of(upstream), upstream->stage, upstream->sidecar_id, upstream->incarnation,
                 nonce);
+    tables_changed(upstream->peers->proxy, entry_of(upstream));
     RS_FAILPOINT(peer_known);
     return nonce;
 }
@@ -76,27 +78,32 @@ static bool is_ours(const struct upstream *upstream, unsigned holder)
     return false;
 }
 
+/* What is left of a ring here; a message that waits counts more than one that is held. */
+enum left { LEFT_NOTHING, LEFT_HELD, LEFT_QUEUED };
+
 /*
  * Whether a message of that ring still waits for this stage, with or without a cell, or is held by
  * this sidecar or one of its living workers.
  */
-static bool message_left(struct upstream *upstream)
+
+static enum left message_left(struct upstream *upstream)
 {
     struct rs_ring *ring = &upstream->ring;
+    enum left left = LEFT_NOTHING;
 
     for (uint32_t i = 0; upstream->mapped && i < ring->layout.slot_count; i++) {
         for (unsigned d = 0; d < RS_MAX_DELIVERIES; d++) {
             uint64_t word;
 
             if (rs_ring_takeable(ring, i, d, upstream->destination, &word))
-                return true;
+                return LEFT_QUEUED;
             if (rs_delivery_phase(word) == RS_HELD &&
                 rs_delivery_destination(word) == upstream->destination &&
                 is_ours(upstream, rs_delivery_holder(word)))
-                return true;
+                left = LEFT_HELD;
         }
     }
-    return false;
+    return left;
 }
 
 /* Sessions have pointers to the mapping in their views and in what they remember of leases that are
@@ -152,7 +159,8 @@ void upstream_destroy(struct upstream *upstream)
 static bool is_spent(struct upstream *upstream)
 {
     return !upstream->conn && (upstream->gone || !upstream->mapped) &&
-           !cell_names(&upstream->peers->proxy->inbox, upstream->number) && !message_left(upstream);
+           !cell_names(&upstream->peers->proxy->inbox, upstream->number) &&
+           message_left(upstream) == LEFT_NOTHING;
 }
 
 static void give_back(struct upstream *upstream)
@@ -161,6 +169,7 @@ static void give_back(struct upstream *upstream)
     struct rs_ring_entry *entry = entry_of(upstream);
 
     rs_store_release(&entry->state, entry_state(entry, 0, RS_RING_UNUSED));
+    tables_changed(peers->proxy, entry);
     RS_FAILPOINT(peer_unused);
     rs_inbox_forget(&peers->proxy->inbox, upstream->number);
     take_from_sessions(upstream);
@@ -464,9 +473,12 @@ void upstream_tick(struct upstream *upstream)
 
         upstream->gone = true;
         rs_store_release(&entry->state, entry_state(entry, upstream->sidecar_id, RS_RING_GONE));
-        /* Nobody audits its words any more: consumers walk once for those that have no cell. */
-        rs_inbox_overflow(&upstream->peers->proxy->inbox);
+        tables_changed(upstream->peers->proxy, entry);
     }
+    /* Nobody audits its words any more: consumers are told to walk for those that have no cell. */
+    if (upstream->gone && !cell_names(&upstream->peers->proxy->inbox, upstream->number) &&
+        message_left(upstream) == LEFT_QUEUED)
+        rs_inbox_overflow(&upstream->peers->proxy->inbox);
     if (upstream->gone && is_spent(upstream)) {
         log_info(&upstream->peers->proxy->log, "peers", 0,
                  "the ring of stage %s is gone for good and nothing of it is left here: unmapped",

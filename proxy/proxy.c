@@ -16,6 +16,7 @@
 #include "proxy/mend.h"
 #include "proxy/notify.h"
 #include "proxy/peers.h"
+#include "proxy/tables.h"
 #include "proxy/watch.h"
 
 #define DRAIN_LOOK_MS 50
@@ -101,6 +102,7 @@ static void release(struct proxy *proxy)
         census_destroy(proxy);
         clients_destroy(proxy, proxy->remove_files);
         routes_finish(&proxy->routes);
+        tables_destroy(proxy);
         rs_repair_finish(&proxy->repair);
         ring_files_close(&proxy->files, &proxy->ring, proxy->remove_files);
     }
@@ -291,7 +293,7 @@ static int open_parts(struct proxy *proxy)
         int (*open)(struct proxy *proxy);
         const char *what;
     } parts[] = {
-        {open_events, "eventfds"}, {open_ring, "ring"},       {mend_open, "repair"},
+        {open_events, "eventfds"}, {open_ring, "ring"},       {tables_open, "tables"},   {mend_open, "repair"},
         {census_open, "census"},   {control_open, "control"}, {clients_open, "clients"},
         {watch_open, "watch"},     {peers_open, "peers"},     {conn_listen, "socket"},
     };

@@ -47,6 +47,7 @@ struct proxy {
     struct watch *watch;       /* watch.c */
     struct control *control;   /* control.c */
     struct peers *peers;       /* peers.c */
+    struct tables *tables;     /* tables.c */
     /* The rest is proxy.c's own. */
     uv_work_t opening; /* ring_files_open on a worker thread */
     int open_result;

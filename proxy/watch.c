@@ -10,6 +10,7 @@
 
 #include "proxy/mend.h"
 #include "proxy/proxy.h"
+#include "proxy/tables.h"
 
 #define TICK_MS        1000
 #define AUDIT_NS       INT64_C(10000000000)
@@ -235,6 +236,7 @@ static void on_tick(uv_timer_t *timer)
     look_at_files(proxy);
     if (proxy->damaged)
         return;
+    tables_tick(proxy);
     clients_tick(proxy);
     /* Who rang may have had no eventfd, or one of an earlier sidecar. */
     if (rs_load_relaxed(&proxy->ring.shared->bell) != 0 || now - watch->audit_ns >= AUDIT_NS) {

@@ -176,7 +176,8 @@ int ringside_share(struct ringside *connection, struct ringside_slot *slot, unsi
 /* Gives a loan back unpublished. */
 int ringside_abandon(struct ringside *connection, struct ringside_slot *slot);
 
-/* Waits for the next message. -RINGSIDE_ETIMEOUT when none came. Expired ones are counted and skipped. */
+/* Waits for the next message. -RINGSIDE_ETIMEOUT when none came. Expired ones are counted and skipped. -RINGSIDE_EINTERNAL
+ * when the inbox was damaged and its sidecar has not mended it within 2 s. */
 int ringside_receive(struct ringside *connection, struct ringside_message *message, int64_t timeout_ns);
 /* Up to `count` messages: waits for the first, takes what is there. Returns how many (>= 1) or an error. */
 int ringside_receive_batch(struct ringside *connection, struct ringside_message *messages, size_t count,

@@ -20,6 +20,7 @@ from harness import LOANED, Sidecar, kill_and_reap
 from world import CELLS, ROOT, SLOTS, STAGES, WAIT_S, Session, World, until
 
 HIT, KILLED = {}, {}  # role -> points
+TRIES = 3
 
 
 @dataclasses.dataclass
@@ -137,7 +138,14 @@ def pod_that_is_gone(world):
 
 TO_B = [("a", "send b 4", 4)]
 FULL = [("a", "fill b", CELLS)]
-END_OLD = ("a", lambda world: world.pass_by("a"), None)  # the audit after it ends what is too old
+
+
+def end_what_is_old(world):
+    """The audit after somebody left ends what is too old."""
+    world.pass_by("a")
+    until(lambda: list(world.rings["a"].queued()) == ["b"], "one is left", 5)
+
+
 SCENARIOS = {
     # worker that produces
     "send": Scenario("producer", "a", ["loan 2 0", "abandon", "send b 2", "send bc 2"],
@@ -167,7 +175,8 @@ SCENARIOS = {
     "nack_into_a_full_inbox": Scenario("consumer", "b", ["hold 1 500", "sleep 30", "nack", "?take 9 50", "?take 1 10"],
                                        prepare=FULL, waiting=[("a", "send b 1 0 500")]),
     "nack_over_stale_cells": Scenario("consumer", "b", ["hold 1 500", "sleep 30", "nack", "?take 4 20"],
-                                      prepare=[("a", "send b 1", 1), ("a", "fill b 1", None), END_OLD],
+                                      prepare=[("a", "send b 1", 1), ("a", "fill b 1", None),
+                                               ("a", end_what_is_old, None)],
                                       waiting=[("a", "send b 1 0 500")], counted=True, only="push|overflow|bell|nack"),
     "wait_for_a_message": Scenario("consumer", "b", ["?take 1 30"], only="wait_armed|receive"),
     "close_with_all": Scenario("consumer", "b", ["hold 3 500", "loan 2 0", "sleep 0"], prepare=TO_B),
@@ -296,7 +305,8 @@ def test_death_at_every_failpoint_of(world, name):
     killed = KILLED.setdefault(scenario.role, set())
     done = []
     for point in chosen:
-        if run(world, name, scenario, point):
+        # Some points are passed only when others are at the right place just then.
+        if any(run(world, name, scenario, point) for _ in range(TRIES if point not in killed else 1)):
             killed.add(point)
             done.append(point)
     print(f"\n{name}: {len(done)} of {len(passed)} points: {' '.join(done)}")

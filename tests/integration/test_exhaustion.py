@@ -243,8 +243,9 @@ def test_everybody_holds_all_and_asks_for_one_more(start):
             served = [worker for worker in workers[1:] if finished(worker)]
             with contextlib.suppress(TimeoutError, OSError):
                 through_socket.socket.settimeout(0.5)
-                through_socket.end(call, pb.LoanResponse)
+                lease = through_socket.end(call, pb.LoanResponse).lease
                 served.append(None)
+                through_socket.call("Abandon", pb.LeaseRequest(lease=lease))  # its process lives on after this test
             assert len(served) == 2
     finally:
         for worker in workers:

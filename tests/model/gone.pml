@@ -5,7 +5,7 @@
  *
  * NM messages of A's one producer, NK consumers of B, of which MAXC die; NACKS nacks.
  * Wrong on purpose: NOWALK nobody is told to walk when the ring is found gone; ONLYCELLS queued words do not count as left;
- * WORDSFIRST words are looked at before the cells; ONETICK consumers are told to walk only once. */
+ * ONETICK consumers are told to walk only once. */
 #ifndef NS
 #define NS 2
 #endif
@@ -167,10 +167,7 @@ inline cells_left()
 inline spent()
 {
     noticed = dead; /* places are dropped between two ticks, never in one */
-#ifdef WORDSFIRST
-    words_left();
-    if :: !got -> cells_left() :: else fi;
-#elif defined(ONLYCELLS)
+#ifdef ONLYCELLS
     cells_left();
 #else
     cells_left();

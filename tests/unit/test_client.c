@@ -26,31 +26,40 @@ static struct ringside_slot slot;
 static struct ringside_message message;
 static char last_log[512];
 
-static void (*after_log)(void); /* done once, within the next line of the log */
+/* Done once: within the next line of the log, after the next epoll_wait, after the next madvise (in the middle of mapping
+ * a ring). */
+static _Atomic(void (*)(void)) after_log, after_epoll, after_madvise;
+
+static void do_once(_Atomic(void (*)(void)) *hook)
+{
+    void (*call)(void) = atomic_exchange(hook, NULL);
+
+    if (call != NULL)
+        call();
+}
 
 static void keep_log(void *data, const char *line)
 {
-    void (*hook)(void) = after_log;
-
     (void)data;
     snprintf(last_log, sizeof last_log, "%s", line);
-    after_log = NULL;
-    if (hook != NULL)
-        hook();
+    do_once(&after_log);
 }
-
-static void (*after_epoll)(void); /* done once, after the next epoll_wait */
 
 /* The library's, too: it stands in front of the C library's. */
 __attribute__((visibility("default"))) int epoll_wait(int fd, struct epoll_event *events, int count,
                                                       int timeout_ms)
 {
     int rc = (int)syscall(SYS_epoll_pwait, fd, events, count, timeout_ms, NULL, 0);
-    void (*hook)(void) = after_epoll;
 
-    after_epoll = NULL;
-    if (hook != NULL)
-        hook();
+    do_once(&after_epoll);
+    return rc;
+}
+
+__attribute__((visibility("default"))) int madvise(void *base, size_t bytes, int advice)
+{
+    int rc = (int)syscall(SYS_madvise, base, bytes, advice);
+
+    do_once(&after_madvise);
     return rc;
 }
 
@@ -97,7 +106,9 @@ static int start(void **state)
     fake_no_readers = fake_unlinked_peers = fake_forget_sessions = false;
     fake_unlinked_ring = 0;
     memset(fake_meaning, 0, sizeof fake_meaning);
-    after_log = after_epoll = NULL;
+    atomic_store(&after_log, NULL);
+    atomic_store(&after_epoll, NULL);
+    atomic_store(&after_madvise, NULL);
     start_with(8, 16, 8);
     a = join(0);
     b = join(1);
@@ -1091,6 +1102,70 @@ static void client_forked_child_keeps_no_descriptor(void **state)
     assert_int_equal(rc, 0);
 }
 
+/* How many descriptors of a stage's control file this process has. */
+static int control_files(unsigned stage)
+{
+    struct stat control, each;
+    int count = 0;
+
+    fstat(fake_stages[stage].control_fd, &control);
+    for (int fd = 0; fd < 256; fd++) {
+        char path[40];
+
+        /* By path: other threads close descriptors meanwhile. */
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        count += stat(path, &each) == 0 && each.st_ino == control.st_ino &&
+                 each.st_dev == control.st_dev;
+    }
+    return count;
+}
+
+static _Atomic int fork_asked, forked, kept_by_child;
+
+static void *fork_when_asked(void *data)
+{
+    const struct timespec moment = {0, 1000000};
+    int status;
+
+    while (!fork_asked)
+        nanosleep(&moment, NULL);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(control_files(0) - 1); /* the fake sidecar's own */
+    forked = 1;
+    waitpid(child, &status, 0);
+    kept_by_child = status;
+    return data;
+}
+
+static void fork_now(void)
+{
+    const struct timespec moment = {0, 1000000};
+
+    /* The fake sidecar's, that of a, and the one that b is about to keep; not the copy that the fake sidecar sent. */
+    while (control_files(0) != 3)
+        nanosleep(&moment, NULL);
+    fork_asked = 1;
+    for (int i = 0; i < 200 && !forked; i++) /* it is not done before we are */
+        nanosleep(&moment, NULL);
+}
+
+/* Nor a descriptor that was on its way from the socket to its place when the child was made. */
+static void client_fork_waits_for_descriptors(void **state)
+{
+    pthread_t thread;
+
+    (void)state;
+    OK(send_byte(a, "1", 1));
+    fork_asked = forked = 0;
+    pthread_create(&thread, NULL, fork_when_asked, NULL);
+    after_madvise = fork_now;
+    take_byte(b, 1);
+    assert_null(after_madvise);
+    pthread_join(thread, NULL);
+    assert_int_equal(kept_by_child, 0);
+}
+
 static void client_descriptor_polls(void **state)
 {
     int fd = ringside_fd(b);
@@ -1455,6 +1530,7 @@ int main(void)
         CASE(client_close_ends_readings),
         CASE(client_forked_child_is_told),
         CASE(client_forked_child_keeps_no_descriptor),
+        CASE(client_fork_waits_for_descriptors),
         CASE(client_descriptor_polls),
         CASE(client_poller_leaves_what_it_cannot_take),
         CASE(client_poller_raises_what_it_consumed),
