@@ -382,19 +382,34 @@ static uint64_t position_of(const struct rs_inbox *inbox, uint32_t index, uint64
     return base + (uint64_t)((int64_t)laps_ahead(inbox, cell, base) * (int64_t)inbox->cell_count);
 }
 
-/* Of all full cells, or of all empty ones, the first; UINT64_MAX without any. */
-static uint64_t lowest(const struct rs_inbox *inbox, uint64_t near, uint64_t full)
+/* The lowest position that is not filled: that of the first empty cell, or a lap after a full one that is left alone. */
+static uint64_t true_tail(const struct rs_inbox *inbox, uint64_t near)
 {
-    uint64_t first = UINT64_MAX;
+    uint64_t tail = UINT64_MAX;
 
     for (uint32_t i = 0; i < inbox->cell_count; i++) {
         uint64_t cell = rs_load_acquire(&inbox->cells[i]);
         uint64_t position = position_of(inbox, i, cell, near);
 
-        if ((cell & RS_CELL_FULL) == full && position < first)
-            first = position;
+        if ((cell & RS_CELL_FULL) != 0)
+            position += inbox->cell_count;
+        if (position < tail)
+            tail = position;
     }
-    return first;
+    return tail;
+}
+
+static bool is_unfilled(const struct rs_inbox *inbox, uint64_t position)
+{
+    uint64_t cell = rs_load_acquire(cell_at(inbox, position));
+
+    return laps_ahead(inbox, cell, position) == ((cell & RS_CELL_FULL) != 0 ? -1 : 0);
+}
+
+/* Positions are filled in turn, so no cell beyond the tail has been filled: neither is it full, nor was it cleared. */
+static bool is_out_of_turn(const struct rs_inbox *inbox, uint64_t cell, uint64_t position, uint64_t tail)
+{
+    return position >= tail && ((cell & RS_CELL_FULL) != 0 || position - tail >= inbox->cell_count);
 }
 
 /* Not even the number of a ring: nobody will ever judge this cell, and it would stand in the way for good. */
@@ -405,14 +420,8 @@ static bool names_no_ring(struct rs_inbox *inbox, uint64_t cell)
     return (cell & RS_CELL_FULL) != 0 && ring_of(inbox, number) == NULL && !ring_is_known(inbox, number);
 }
 
-static bool is_lap_beyond(const struct rs_inbox *inbox, uint64_t position, uint64_t first)
-{
-    return position > first && position - first >= inbox->cell_count;
-}
-
-/* What neither a push nor a take leaves: a full cell beyond an empty one, where a head would stop; a lap beyond another
- * full one, where a head would go past; or of no ring. Their messages, if any, are found by the walk instead. */
-static void clear_stranded(struct rs_inbox *inbox, uint64_t near)
+/* Cells that no head would come by, or that no tail could fill, begin anew; the walk finds the messages of full ones. */
+static void mend_cells(struct rs_inbox *inbox, uint64_t near)
 {
     bool cleared = false;
 
@@ -422,13 +431,16 @@ static void clear_stranded(struct rs_inbox *inbox, uint64_t near)
         if (names_no_ring(inbox, cell))
             cleared |= clear_cell(inbox, i, cell);
     }
-    uint64_t first = lowest(inbox, near, RS_CELL_FULL), next = lowest(inbox, near, 0);
+    uint64_t tail = true_tail(inbox, near);
     for (uint32_t i = 0; i < inbox->cell_count; i++) {
         uint64_t cell = rs_load_acquire(&inbox->cells[i]);
-        uint64_t position = position_of(inbox, i, cell, near);
+        uint64_t next = tail + ((i - tail) & (inbox->cell_count - 1));
 
-        if ((cell & RS_CELL_FULL) != 0 && (position > next || is_lap_beyond(inbox, position, first)))
-            cleared |= clear_cell(inbox, position, cell);
+        if (!is_out_of_turn(inbox, cell, position_of(inbox, i, cell, near), tail))
+            continue;
+        bool full = (cell & RS_CELL_FULL) != 0;
+        if (rs_cas_seq_cst(&inbox->cells[i], &cell, rs_cell(false, lap_of(inbox, next), 0, 0, 0)))
+            cleared |= full;
     }
     RS_FAILPOINT(hints_cells_cleared);
     if (cleared)
@@ -440,62 +452,38 @@ void rs_inbox_rebuild_hints(struct rs_inbox *inbox)
     uint64_t head = rs_load_relaxed(&inbox->shared->head);
     uint64_t tail = rs_load_relaxed(&inbox->shared->tail);
 
-    clear_stranded(inbox, head);
-    uint64_t first = lowest(inbox, head, RS_CELL_FULL);
-    uint64_t next = lowest(inbox, head, 0);
-    /* All cells full: the next position to fill is the first one's, a lap later. */
-    if (next == UINT64_MAX)
-        next = first + inbox->cell_count;
-    if (first > next)
-        first = next;
+    mend_cells(inbox, head);
+    uint64_t next = true_tail(inbox, head), first = next;
+    for (uint32_t i = 0; i < inbox->cell_count; i++) {
+        uint64_t cell = rs_load_acquire(&inbox->cells[i]);
+        uint64_t position = position_of(inbox, i, cell, head);
+
+        if ((cell & RS_CELL_FULL) != 0 && position < first)
+            first = position;
+    }
     rs_cas_relaxed(&inbox->shared->head, &head, first);
     RS_FAILPOINT(hints_head);
     rs_cas_relaxed(&inbox->shared->tail, &tail, next);
     RS_FAILPOINT(hints_tail);
 }
 
-static bool is_still(const struct rs_inbox *inbox, uint64_t position, uint64_t full)
-{
-    uint64_t cell = rs_load_acquire(cell_at(inbox, position));
-
-    return (cell & RS_CELL_FULL) == full && laps_ahead(inbox, cell, position) == 0;
-}
-
-/* Whether a message stands where no head comes by: behind the head, or as in clear_stranded. The head was read before, and
- * the lowest cell is read again after the one that contradicts it: what is in order cannot look otherwise meanwhile. */
-static bool is_stranded(struct rs_inbox *inbox, uint64_t head, uint64_t tail)
-{
-    uint64_t first = lowest(inbox, head, RS_CELL_FULL), next = lowest(inbox, head, 0);
-
-    /* A tail beyond an unfilled cell: the next push would leave a hole. */
-    if (tail > next && is_still(inbox, next, 0))
-        return true;
-    for (uint32_t i = 0; i < inbox->cell_count; i++) {
-        uint64_t cell = rs_load_acquire(&inbox->cells[i]);
-        uint64_t position = position_of(inbox, i, cell, head);
-
-        if ((cell & RS_CELL_FULL) == 0)
-            continue;
-        if (position < head || names_no_ring(inbox, cell) ||
-            (position > next && is_still(inbox, next, 0)) ||
-            (is_lap_beyond(inbox, position, first) && is_still(inbox, first, RS_CELL_FULL)))
-            return true;
-    }
-    return false;
-}
-
+/* The hints are loaded before the cells, and the cell of the true tail once more after what contradicts it: what is in
+ * order cannot look otherwise meanwhile. */
 bool rs_inbox_mend_hints(struct rs_inbox *inbox)
 {
     uint64_t head = rs_load_acquire(&inbox->shared->head);
     uint64_t tail = rs_load_acquire(&inbox->shared->tail);
-    uint64_t first = rs_load_acquire(cell_at(inbox, head));
-    uint64_t next = rs_load_acquire(cell_at(inbox, tail));
-    int32_t tail_ahead = laps_ahead(inbox, next, tail);
+    uint64_t next = true_tail(inbox, head);
+    bool beyond = head > next || tail > next, wrong = false;
 
-    /* Behind the head nothing is left; at the tail a full cell of the last lap means a full ring. */
-    if (laps_ahead(inbox, first, head) >= 0 &&
-        (tail_ahead >= 0 || (tail_ahead == -1 && (next & RS_CELL_FULL) != 0)) &&
-        !is_stranded(inbox, head, tail))
+    for (uint32_t i = 0; i < inbox->cell_count; i++) {
+        uint64_t cell = rs_load_acquire(&inbox->cells[i]);
+        uint64_t position = position_of(inbox, i, cell, head);
+
+        wrong |= names_no_ring(inbox, cell) || ((cell & RS_CELL_FULL) != 0 && position < head);
+        beyond |= is_out_of_turn(inbox, cell, position, next);
+    }
+    if (!wrong && !(beyond && is_unfilled(inbox, next)))
         return false;
     rs_inbox_rebuild_hints(inbox);
     return true;

@@ -16,9 +16,9 @@
 struct counter {
     uv_idle_t idle; /* active while a pass is under way */
     struct census census;
-    uint32_t slot, cell;                    /* where the pass goes on */
-    struct census_request *first, **end;    /* for the next pass, oldest first */
-    struct census_request *served;          /* by this pass */
+    uint32_t slot, cell;                 /* where the pass goes on */
+    struct census_request *first, **end; /* for the next pass, oldest first */
+    struct census_request *served;       /* by this pass */
     bool closed;
 };
 
@@ -100,9 +100,9 @@ static void count_cell(struct proxy *proxy, struct census *census, uint32_t inde
     if ((cell & RS_CELL_FULL) == 0 || number == 0)
         return;
     struct rs_ring *ring = rs_load_acquire(&inbox->rings[number]);
-    census->arrived += ring == NULL || rs_ring_takeable(ring, rs_cell_slot(cell),
-                                                        rs_cell_delivery(cell),
-                                                        inbox->destination[number], &word);
+    census->arrived +=
+        ring == NULL || rs_ring_takeable(ring, rs_cell_slot(cell), rs_cell_delivery(cell),
+                                         inbox->destination[number], &word);
 }
 
 static void begin(struct proxy *proxy)

@@ -19,13 +19,13 @@ struct census_client {
 };
 
 struct census {
-    uint32_t waiting; /* deliveries queued in the own ring, wherever they lead */
+    uint32_t waiting;      /* deliveries queued in the own ring, wherever they lead */
     uint32_t waiting_here; /* of these, those for the own inbox */
-    uint32_t loaned;  /* slots */
-    uint32_t leased;  /* deliveries held */
-    uint32_t reading; /* slots with readers */
-    uint32_t kept;    /* other sealed slots: readable by ticket */
-    uint32_t arrived; /* messages of other rings that cells of the own inbox name */
+    uint32_t loaned;       /* slots */
+    uint32_t leased;       /* deliveries held */
+    uint32_t reading;      /* slots with readers */
+    uint32_t kept;         /* other sealed slots: readable by ticket */
+    uint32_t arrived;      /* messages of other rings that cells of the own inbox name */
     struct census_class classes[RS_MAX_CLASSES];
     struct census_client *clients; /* by number, below clients_end() */
 };

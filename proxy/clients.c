@@ -25,7 +25,8 @@
 static void look_after_detached(struct proxy *proxy)
 {
     for (uint32_t i = 1; i < proxy->clients->count; i++) {
-        if (proxy->clients->entries[i].phase == CLIENT_DETACHED && witness_is_gone(proxy, (uint16_t)i))
+        if (proxy->clients->entries[i].phase == CLIENT_DETACHED &&
+            witness_is_gone(proxy, (uint16_t)i))
             clients_died(proxy, (uint16_t)i);
     }
 }
@@ -85,6 +86,7 @@ static void name_process(struct proxy *proxy, uint16_t number, uint32_t pid)
     rs_store_release(&entry->start_time, 0);
     rs_store_release(&entry->pid, client->pid);
     rs_store_release(&entry->start_time, client->start_time);
+    tables_changed(proxy, entry);
 }
 
 static int admit_again(struct proxy *proxy, const struct clients_request *request,
@@ -257,8 +259,8 @@ static void inherit_counters(struct proxy *proxy, uint16_t number)
 }
 
 /*
- * The shared reader's bit in a word may be that of a session of an earlier sidecar, and nothing says
- * which: it goes when none of them is left, and nobody reads through this sidecar.
+ * The shared reader's bit in a word may be that of a session of an earlier sidecar, and nothing
+ * says which: it goes when none of them is left, and nobody reads through this sidecar.
  */
 static void drop_shared_readings(struct proxy *proxy)
 {

@@ -29,8 +29,9 @@ struct clients_admission {
 };
 
 /* Gives a client number. 0, -RINGSIDE_E_LIMIT (clients.max), -RINGSIDE_E_DRAINING,
- * -RINGSIDE_E_DENIED (the token of another kind of client), -RINGSIDE_E_STATE (the token of one with
- * a lock for one without, or the reverse), -errno. Who has a token comes back also during a drain. */
+ * -RINGSIDE_E_DENIED (the token of another kind of client), -RINGSIDE_E_STATE (the token of one
+ * with a lock for one without, or the reverse), -errno. Who has a token comes back also during a
+ * drain. */
 int clients_admit(struct proxy *proxy, const struct clients_request *request,
                   struct clients_admission *admission);
 /* The session's socket closed. The number stays with the process: shown as detached until the

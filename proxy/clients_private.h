@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What clients.c and witness.c share: the clients of the own ring, and who tells of their deaths. */
+/* What clients.c and witness.c share: the clients of the own ring, and who tells of their deaths.
+ */
 #ifndef RINGSIDE_PROXY_CLIENTS_PRIVATE_H
 #define RINGSIDE_PROXY_CLIENTS_PRIVATE_H
 
@@ -28,7 +29,7 @@ struct clients {
     uint32_t count;         /* numbers 0..count-1; 0 is the sidecar */
     struct client *entries; /* owned */
     struct tokens tokens;
-    uint64_t readers; /* bits of the reader numbers in use */
+    uint64_t readers;                   /* bits of the reader numbers in use */
     uint16_t by_reader[RS_MAX_READERS]; /* who has it, when the bit is on */
     uint32_t inherited;                 /* how many are */
     bool shared_left; /* readings of an earlier sidecar's sessions may be left in the words */

@@ -152,7 +152,8 @@ static int try_receive(struct wait *wait)
         (const Ringside__V1__ReceiveRequest *)wait->request;
     struct session *session = wait->session;
     struct rs_lease held;
-    int unmapped, first = -1; /* ring that is not there at once; when it comes again, all were asked for */
+    int unmapped,
+        first = -1; /* ring that is not there at once; when it comes again, all were asked for */
 
     const struct session_lease *before = session_recall(session, request->request_id);
     if (before != NULL) {

@@ -47,7 +47,7 @@ struct wait {
         struct rs_loan loan;  /* in the own ring */
         uint64_t total_bytes; /* of the message, as it was when the loan was chosen */
         uint64_t done_bytes;  /* of the slot, from its start */
-    } copy;                  /* Forward where it cannot be done in place */
+    } copy;                   /* Forward where it cannot be done in place */
 };
 /* Tries at once and again until answered or cancelled. Takes `request` over. */
 void control_wait(struct session *session, struct conn_call *call, ProtobufCMessage *request,
@@ -89,8 +89,8 @@ void control_reply_lease(struct session *session, struct conn_call *call,
 /* ---- routes ---- */
 
 /* Whether every destination of the route is connected and has room now. 0: yes; 1: no, and the call
- * is answered; -RINGSIDE_E_FULL or -RINGSIDE_E_UNAVAILABLE: the route blocks, so the call waits. With
- * `drop` a drop-oldest route makes room, without it such a route has room. */
+ * is answered; -RINGSIDE_E_FULL or -RINGSIDE_E_UNAVAILABLE: the route blocks, so the call waits.
+ * With `drop` a drop-oldest route makes room, without it such a route has room. */
 int control_room(struct wait *wait, const struct route *route, bool drop);
 /* A slot of the own ring for a call that tries again until it has one. 0 or -RINGSIDE_E_FULL. */
 int control_loan_slot(struct session *session, unsigned class_index, struct rs_loan *loan);

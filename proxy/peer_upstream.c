@@ -237,6 +237,7 @@ int upstream_adopt_all(struct peers *peers)
 
     store_entry(&proxy->inbox.table[0], proxy->config.stage, proxy->ring.layout.sidecar_id,
                 proxy->ring.layout.incarnation, 0);
+    tables_changed(peers->proxy, &peers->proxy->inbox.table[0]);
     for (unsigned i = 1; i < RS_MAX_RINGS; i++) {
         struct rs_ring_entry *entry = &peers->proxy->inbox.table[i];
         uint64_t state = rs_load_acquire(&entry->state);

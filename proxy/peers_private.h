@@ -140,7 +140,8 @@ void peers_name(char *to, size_t bytes, const char *from);
 /* A pidfd of the process that connected, or -1. */
 int peers_pidfd_of(int socket);
 int peers_dup(int fd);
-/* Whether the descriptor is an eventfd, so that a write to it cannot be made to wait; sets it so. */
+/* Whether the descriptor is an eventfd, so that a write to it cannot be made to wait; sets it so.
+ */
 bool peers_is_event(int fd);
 /* Tells it of a destination of ours. */
 void upstream_introduce(struct upstream *upstream, const struct link *link);

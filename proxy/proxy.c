@@ -159,8 +159,7 @@ static void answer_drains(struct proxy *proxy, bool drained, bool hopeless,
         if (drained)
             conn_reply(drain->call, &response.base, NULL, 0);
         else
-            conn_reply_error(drain->call,
-                             hopeless ? -RINGSIDE_E_UNAVAILABLE : -RINGSIDE_E_TIMEOUT,
+            conn_reply_error(drain->call, hopeless ? -RINGSIDE_E_UNAVAILABLE : -RINGSIDE_E_TIMEOUT,
                              "%s: still %u queued, %u loaned, %u held, %u read, %u of other stages",
                              hopeless ? "nobody is there to take it" : "not empty in time",
                              load->waiting, load->loaned, load->leased, load->reading,
@@ -293,9 +292,10 @@ static int open_parts(struct proxy *proxy)
         int (*open)(struct proxy *proxy);
         const char *what;
     } parts[] = {
-        {open_events, "eventfds"}, {open_ring, "ring"},       {tables_open, "tables"},   {mend_open, "repair"},
-        {census_open, "census"},   {control_open, "control"}, {clients_open, "clients"},
-        {watch_open, "watch"},     {peers_open, "peers"},     {conn_listen, "socket"},
+        {open_events, "eventfds"}, {open_ring, "ring"},     {tables_open, "tables"},
+        {mend_open, "repair"},     {census_open, "census"}, {control_open, "control"},
+        {clients_open, "clients"}, {watch_open, "watch"},   {peers_open, "peers"},
+        {conn_listen, "socket"},
     };
 
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {

@@ -56,9 +56,9 @@ struct proxy {
     uv_timer_t drain_timer;
     int64_t drain_deadline_ns;
     struct census_request drain_census; /* what is left; asked for by drain_timer */
-    bool opened;               /* the ring is mapped */
-    bool remove_files;         /* nobody needs them any more */
-    bool leaving;              /* told to end: drains, then closes */
+    bool opened;                        /* the ring is mapped */
+    bool remove_files;                  /* nobody needs them any more */
+    bool leaving;                       /* told to end: drains, then closes */
     bool damaged;              /* the ring lost memory: nothing is loaned, taken or sent any more */
     struct drain_call *drains; /* calls that wait for the end of the drain */
 };

@@ -95,7 +95,8 @@ int control_loan_slot(struct session *session, unsigned class_index, struct rs_l
 {
     struct rs_ring *ring = &session->proxy->ring;
 
-    /* A walk over a large class would hold up the loop at each try; what hints lose the audit finds. */
+    /* A walk over a large class would hold up the loop at each try; what hints lose the audit
+     * finds. */
     if (ring->layout.classes[class_index].slots <= WALK_SLOTS)
         return rs_ring_loan(ring, session->number, class_index, loan);
     return rs_ring_loan_hinted(ring, session->number, class_index, loan);
@@ -268,8 +269,8 @@ static int check_options(struct conn_call *call, const Ringside__V1__Options *op
     return 0;
 }
 
-/* Completes the header that Loan stored, and copies the metadata of checked options in. Answers what
- * is wrong. */
+/* Completes the header that Loan stored, and copies the metadata of checked options in. Answers
+ * what is wrong. */
 static int complete(struct session *session, struct conn_call *call, const struct rs_loan *loan,
                     const Ringside__V1__Options *options, uint64_t ttl_ns, uint64_t *body_bytes)
 {

@@ -168,8 +168,7 @@ static void find_held(struct session *session, struct held *held)
         if (rs_state_phase(state) != RS_SEALED)
             continue;
         find_deliveries(held, ring, true, slot, state, session->number);
-        if ((rs_state_flags(state) & RS_FLAG_TICKET) &&
-            (rs_load_seq_cst(&record->readers) & bit)) {
+        if ((rs_state_flags(state) & RS_FLAG_TICKET) && (rs_load_seq_cst(&record->readers) & bit)) {
             add_held(held, ring, true, slot, generation, -1);
             session_read_adopt(session, slot, generation);
         }

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "proxy/mend.h"
 #include "proxy/proxy.h"
 
 struct tables {
@@ -107,10 +108,12 @@ void tables_tick(struct proxy *proxy)
         rs_store_release(&proxy->ring.shared->draining, draining);
         count++;
     }
-    if (count > 0)
-        log_error(&proxy->log, "ring", 0,
-                  "%u words of the ring's tables were overwritten and have been put back: a worker wrote where it must not",
-                  count);
+    if (count == 0)
+        return;
+    mend_audit(proxy);
+    log_error(&proxy->log, "ring", 0,
+              "%u words of the ring's tables were overwritten and have been put back: a worker wrote where it must not",
+              count);
 }
 
 void tables_destroy(struct proxy *proxy)

@@ -10,14 +10,15 @@
 #include "proxy/control.h"
 #include "proxy/proxy.h"
 
-#define ROOM_LOOK_MS  1   /* room is looked for this often while somebody waits for it */
+#define ROOM_LOOK_MS  1    /* room is looked for this often while somebody waits for it */
 #define INBOX_LOOK_MS 1000 /* nobody sleeps longer without looking */
 
 struct waits {
     struct proxy *proxy;
     struct wait *first, **end; /* oldest first */
     unsigned for_inbox, for_room;
-    int edge_fd;     /* epoll with the inbox's eventfd, edge-triggered: nobody reads that, for it is shared */
+    int edge_fd;     /* epoll with the inbox's eventfd, edge-triggered: nobody reads that, for it is
+                        shared */
     uv_poll_t inbox; /* of edge_fd */
     uv_timer_t timer;
     bool polling, closed;

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/uio.h>
 #include <unistd.h>
 #include <uv.h>
 
@@ -249,13 +250,25 @@ static void on_tick(uv_timer_t *timer)
         uv_idle_start(&watch->pass, on_pass);
 }
 
+/* Workers have the same description: one that makes it blocking and reads first must not stop this
+ * process. Kernels before 5.8 know no such read of an eventfd. */
+static bool take_bell(int fd)
+{
+    uint64_t count;
+    struct iovec iov = {&count, sizeof count};
+
+    ssize_t got = preadv2(fd, &iov, 1, -1, RWF_NOWAIT);
+    if (got < 0 && errno == EOPNOTSUPP)
+        got = read(fd, &count, sizeof count);
+    return got > 0;
+}
+
 static void on_bell(uv_poll_t *poll, int status, int events)
 {
     struct watch *watch = poll->data;
-    uint64_t count;
 
     (void)events;
-    if (status >= 0 && read(watch->proxy->bell_event, &count, sizeof count) > 0)
+    if (status >= 0 && take_bell(watch->proxy->bell_event))
         mend_audit(watch->proxy);
 }
 

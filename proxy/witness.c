@@ -43,7 +43,8 @@ static void on_exit_seen(uv_poll_t *poll, int status, int events)
     if (status < 0)
         return;
     if (client->moved && client->wants_lock && ring_files_byte_locked(&proxy->files, number))
-        witness_dismiss(client); /* the process that has the lock is another one: the lock tells of it */
+        witness_dismiss(
+            client); /* the process that has the lock is another one: the lock tells of it */
     else
         clients_died(proxy, number);
 }

@@ -59,16 +59,13 @@ static void unbind_number(struct outlet *outlet, unsigned number)
     rs_store_relaxed(&outlet->bound[number], 0);
 }
 
-/* Whether every admission still holds: the own ring's, and that of each guest. */
-static bool all_hold(const struct outlet *outlet)
+bool outlet_guests_hold(const struct outlet *outlet)
 {
-    if (!outlet_holds(outlet, rs_load_relaxed(&outlet->number)))
-        return false;
-    if (rs_load_relaxed(&outlet->guests) == 0)
-        return true;
-    for (unsigned number = 0; number < RS_MAX_RINGS; number++) {
-        if (rs_load_relaxed(&outlet->bound[number]) != 0 && !outlet_holds(outlet, number))
-            return false;
+    for (unsigned word = 0; word < RS_MAX_RINGS / 64; word++) {
+        for (uint64_t bits = rs_load_relaxed(&outlet->guest_bits[word]); bits != 0; bits &= bits - 1) {
+            if (!outlet_holds(outlet, word * 64 + (unsigned)__builtin_ctzll(bits)))
+                return false;
+        }
     }
     return true;
 }
@@ -76,16 +73,21 @@ static bool all_hold(const struct outlet *outlet)
 /* Looks at each admission again, and ends those that do not hold. The lock is held. */
 static void bind_again(struct outlet *outlet)
 {
+    uint64_t bits[RS_MAX_RINGS / 64] = {0};
     uint32_t guests = 0;
 
     for (unsigned number = 0; number < RS_MAX_RINGS; number++) {
         struct rs_ring *ring = rs_load_relaxed(&outlet->inbox.rings[number]);
 
-        if (ring != NULL && !bind_number(outlet, number, ring, outlet->inbox.destination[number]))
+        if (ring != NULL && !bind_number(outlet, number, ring, outlet->inbox.destination[number])) {
             unbind_number(outlet, number);
-        else if (ring != NULL && number != rs_load_relaxed(&outlet->number))
+        } else if (ring != NULL && number != rs_load_relaxed(&outlet->number)) {
+            bits[number / 64] |= UINT64_C(1) << number % 64;
             guests++;
+        }
     }
+    for (unsigned word = 0; word < RS_MAX_RINGS / 64; word++)
+        rs_store_relaxed(&outlet->guest_bits[word], bits[word]);
     rs_store_relaxed(&outlet->guests, guests);
 }
 
@@ -233,15 +235,9 @@ static int renew_outlet(struct ringside *connection, unsigned destination, struc
 
 int outlet_get(struct ringside *connection, unsigned destination, struct outlet **outlet)
 {
-    struct outlet *known = rs_load_acquire(&connection->outlets[destination]);
-
-    if (known != NULL &&
-        rs_load_relaxed(&connection->own.ring.destinations[destination].state) ==
-            rs_load_relaxed(&known->state) &&
-        all_hold(known)) {
-        *outlet = known;
+    *outlet = outlet_at_hand(connection, destination);
+    if (*outlet != NULL)
         return 0;
-    }
     pthread_mutex_lock(&connection->lock);
     int rc = renew_outlet(connection, destination, outlet);
     pthread_mutex_unlock(&connection->lock);

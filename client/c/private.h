@@ -59,6 +59,7 @@ struct outlet {
     rs_word state;             /* destination state for which `number` holds */
     rs_word32 number;          /* of the own ring in that inbox */
     rs_word32 guests;          /* further rings that were admitted, by forwards */
+    rs_word guest_bits[RS_MAX_RINGS / 64]; /* their numbers */
     rs_word bound[RS_MAX_RINGS]; /* by ring number: state of the inbox's entry when it was last found to name the
                                   * admitted ring; 0: none is admitted */
     struct outlet *next;       /* in the list of retired views */
@@ -236,6 +237,8 @@ void free_open(struct ringside *connection, Ringside__V1__OpenResponse *answer);
 
 /* ---- outlets.c ---- */
 
+/* Whether the admissions of all further rings still hold. */
+SELDOM bool outlet_guests_hold(const struct outlet *outlet);
 /* The inbox of a destination of the own ring, opened when needed: 0 or -RINGSIDE_E_UNAVAILABLE and others. */
 int outlet_get(struct ringside *connection, unsigned destination, struct outlet **outlet);
 /* The same when there is nothing to do for it, else NULL. */
@@ -243,10 +246,11 @@ static inline struct outlet *outlet_at_hand(struct ringside *connection, unsigne
 {
     struct outlet *outlet = rs_load_acquire(&connection->outlets[destination]);
 
-    if (outlet == NULL || rs_load_relaxed(&outlet->guests) != 0 ||
+    if (outlet == NULL ||
         rs_load_relaxed(&connection->own.ring.destinations[destination].state) !=
             rs_load_relaxed(&outlet->state) ||
-        !outlet_holds(outlet, rs_load_relaxed(&outlet->number)))
+        !outlet_holds(outlet, rs_load_relaxed(&outlet->number)) ||
+        (rs_load_relaxed(&outlet->guests) != 0 && !outlet_guests_hold(outlet)))
         return NULL;
     return outlet;
 }

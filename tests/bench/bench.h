@@ -157,8 +157,8 @@ static inline __attribute__((always_inline)) int bench_rounds(struct bench *benc
     return 0;
 }
 
-/* What bounds a hand-off (limits.c). ctx: a uint64_t, a uint64_t, a uint32_t, all 0 at first on both
- * sides; the side's end of a socket pair, an int. */
+/* What bounds a hand-off (limits.c). ctx: a uint64_t, a uint64_t, a uint32_t, each 0 at first on
+ * both sides; the side's end of a socket pair, an int. */
 bench_round bench_cacheline_round, bench_cacheline_pause_round, bench_futex_round, bench_uds_round;
 
 /* ---- counters (count.c): of the calling process, all its threads ---- */

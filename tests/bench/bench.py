@@ -146,7 +146,7 @@ def running(command):
         try:
             yield process
         except KeyboardInterrupt:
-            process.send_signal(signal.SIGINT)  # a terminal sent its own; two are one
+            process.send_signal(signal.SIGINT)  # a terminal sent its own: no harm
             process.wait(15)
             raise
 
@@ -238,12 +238,16 @@ def main():
     return 77 if notes else 0
 
 
-def on_terminate(number, frame):
+def on_interrupt(number, frame):
+    """The first one ends it; while what was started is ended, more of them change nothing."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, on_terminate)
+    signal.signal(signal.SIGINT, on_interrupt)
+    signal.signal(signal.SIGTERM, on_interrupt)
     try:
         sys.exit(main())
     except KeyboardInterrupt:

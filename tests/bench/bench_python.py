@@ -77,11 +77,11 @@ def two_stages(options):
     command = [str(pathlib.Path(options.build) / "tests/bench/ringside-bench"), "--stages"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True) as process:
-        sockets = process.stdout.readline().split()
-        if len(sockets) != 2:
-            why = process.communicate()[1].strip()
-            raise (Skip if process.returncode == 77 else RuntimeError)(why)
         try:
+            sockets = process.stdout.readline().split()
+            if len(sockets) != 2:
+                why = process.stderr.read().strip()
+                raise (Skip if process.wait(15) == 77 else RuntimeError)(why)
             yield sockets
         finally:  # the end of its input ends it, also when we fall over
             process.stdin.close()
@@ -223,7 +223,7 @@ def one_way(options):
         return statistics.median(taken[20:])
 
 
-# bench.py runs these just before ringside-bench, whose first figures are what they are held against.
+# bench.py runs these just before ringside-bench, whose first figures they are held against.
 MEASUREMENTS = {
     "pickle_socket_16MiB_ms_p50": pickle_socket,
     "python_send_16MiB_ms_p50": ringside_send,
@@ -235,8 +235,11 @@ def on_alarm(number, frame):
     raise TimeoutError(f"took longer than {DEADLINE_S} s")
 
 
-def on_terminate(number, frame):
-    raise KeyboardInterrupt  # so that what was started is ended
+def on_interrupt(number, frame):
+    """The first one ends it; while what was started is ended, more of them change nothing."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def main():
@@ -249,7 +252,8 @@ def main():
     options = parser.parse_args()
     only = [name for name in options.only.split(",") if name]
     signal.signal(signal.SIGALRM, on_alarm)
-    signal.signal(signal.SIGTERM, on_terminate)
+    signal.signal(signal.SIGINT, on_interrupt)
+    signal.signal(signal.SIGTERM, on_interrupt)
     failed = False
     for name, measure in MEASUREMENTS.items():
         if options.list:

@@ -54,6 +54,7 @@ struct bench *bench_create(bool quick, const int cpu[2])
                                    on_interrupt}; /* no SA_RESTART: waitpid shall return */
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    signal(SIGPIPE, SIG_IGN); /* whoever read our output went: what we started must be ended */
     return bench;
 }
 
@@ -183,6 +184,7 @@ pid_t bench_spawn(char *const argv[], const char *log)
         int null = open("/dev/null", O_RDWR);
         int output = log ? open(log, O_WRONLY | O_CREAT | O_TRUNC, 0600) : null;
         prctl(PR_SET_PDEATHSIG, SIGTERM);
+        signal(SIGPIPE, SIG_DFL);
         setsid(); /* an interrupt from the terminal is ours: first its clients end, then it */
         dup2(null, 0);
         dup2(output, 1);

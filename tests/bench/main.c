@@ -68,7 +68,8 @@ static int run_case(struct bench *bench, const struct bench_case *c)
         else
             printf("%s %s %s\n", c->names[i], rc == BENCH_SKIP ? "skip" : "fail", bench->reason);
     }
-    fflush(stdout); /* whoever reads this shows it as it comes */
+    if (fflush(stdout) != 0) /* whoever reads this shows it as it comes, and is gone now */
+        exit(1);
     return rc < 0 ? 1 : 0;
 }
 

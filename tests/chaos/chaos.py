@@ -31,7 +31,7 @@ PROGRESS_S = 10  # the sinks get something at least this often
 DRAIN_S = 30     # after the faults, all that was accepted comes to its end
 TICKET_S = 0.25  # a ticket's time to live is over
 READY_S = 20     # a sidecar that was started serves
-OUTAGE_S, OUTAGES = 1.0, 4
+OUTAGE_S, OUTAGES = 0.5, 8
 KEYS = ("messages", "kills", "stops", "sidecar_kills", "recovery_ms_p50", "recovery_ms_max", "lost", "duplicates",
         "duplicates_unexplained", "leaked", "corrupt", "stuck", "outage_throughput_ratio")
 
@@ -102,8 +102,8 @@ class Pipeline:
         for sidecar in self.sidecars:
             sidecar.wait_ready()
         self.rings = [sidecar.ring() for sidecar in self.sidecars]
-        until(lambda: all(ring.connected()[0] == ring.connected()[1] for ring in self.rings), "the stages are connected",
-              10)
+        until(lambda: all(total == done for total, done in (ring.connected() for ring in self.rings)),
+              "the stages are connected", 10)
         for index in range(len(WORKERS)):
             self.start_worker(index)
 
@@ -255,12 +255,12 @@ class Pipeline:
             self.kill_sidecar(stage)
             during += self.rate(OUTAGE_S)
             self.start_sidecar(stage)
-            until(lambda: self.tick() or not self.dead_sidecars and not self.unreaped, "the sidecar is back", READY_S)
+            self.wait(lambda: self.tick() or not self.dead_sidecars and not self.unreaped, "the sidecar is back")
         return during / before if before else 0.0
 
     def finish(self):
         """No more faults and sources; all comes to its end; everybody leaves. The slots and clients that stay."""
-        until(lambda: self.tick() or not (self.starting or self.stopped or self.dead_sidecars), "all are back", DRAIN_S)
+        self.wait(lambda: self.tick() or not (self.starting or self.stopped or self.dead_sidecars), "all are back")
         self.ledger[self.ledger.STOP] = 1
 
         def drained():
@@ -279,7 +279,7 @@ class Pipeline:
                 self.fail(f"a {WORKERS[index]} does not end")
                 kill_and_reap(worker)
         self.workers = [None] * len(WORKERS)
-        self.wait(lambda: self.look_at_the_dead() or self.leaked() == 0, "rings are empty and only sidecars know each other")
+        self.wait(lambda: self.look_at_the_dead() or self.leaked() == 0, "rings are empty, all workers are forgotten")
         return self.leaked()
 
     def wait(self, condition, what):
@@ -317,13 +317,14 @@ class Pipeline:
         duplicates, unexplained = int(again.sum()), int(numpy.maximum(again - orphaned, 0).sum())
         accepted = numpy.bincount(kinds[told], minlength=4).tolist()
         missing = numpy.bincount(kinds[told & (arrived == 0)], minlength=4).tolist()
-        counted = {DURABLE: 0, MORTAL: sum(ring.total("expired") for ring in rings[:4]), SPILL: rings[0].total("dropped"),
-                   POISON: sum(ring.total("dead_lettered") for ring in rings[:4])}
+        everywhere = lambda counter: sum(ring.total(counter) for ring in rings[:4])
+        counted = [0, everywhere("expired"), everywhere("dead_lettered"), everywhere("dropped")]  # by kind
         # A process that dies between a step and its count takes that one count along.
         deaths = self.kills + self.sidecar_kills
-        lost = missing[DURABLE] + sum(max(0, missing[kind] - counted[kind] - deaths) for kind in (MORTAL, POISON, SPILL))
-        words = ", ".join(f"{name} {accepted[kind]} accepted {missing[kind]} missing {counted[kind]} counted" for kind, name in
-                          enumerate(("durable", "mortal", "poison", "spill")))
+        lost = missing[DURABLE]
+        lost += sum(max(0, missing[kind] - counted[kind] - deaths) for kind in (MORTAL, POISON, SPILL))
+        words = ", ".join(f"{name} {accepted[kind]} accepted {missing[kind]} missing {counted[kind]} counted"
+                          for kind, name in enumerate(("durable", "mortal", "poison", "spill")))
         return lost, duplicates, unexplained, words
 
     def close(self):
@@ -357,11 +358,11 @@ def run(arguments, directory):
             print(", ".join(f"{name} {sum(ring.total(name) for ring in pipeline.rings[:4])}" for name in
                             ("requeued", "nacked", "overflows", "forwarded", "forward_copies")), file=sys.stderr)
             print(f"left over: {left}; ids that somebody died with: {pipeline.orphaned}", file=sys.stderr)
+        sent = sum(ledger.worker(index)[2] for index in range(len(WORKERS)))
+        p50, worst = (round(1000 * figure, 2) for figure in (statistics.median(recoveries), max(recoveries)))
         return dict(zip(KEYS, (
-            sum(ledger.worker(index)[2] for index in range(len(WORKERS))), pipeline.kills, pipeline.stops,
-            pipeline.sidecar_kills, round(statistics.median(recoveries) * 1000, 2), round(max(recoveries) * 1000, 2), lost,
-            duplicates, unexplained, leaked, ledger[ledger.CORRUPT] + ledger[ledger.FAILED], pipeline.stuck,
-            round(ratio, 3))))
+            sent, pipeline.kills, pipeline.stops, pipeline.sidecar_kills, p50, worst, lost, duplicates, unexplained,
+            leaked, ledger[ledger.CORRUPT] + ledger[ledger.FAILED], pipeline.stuck, round(ratio, 3))))
     finally:
         pipeline.close()
 

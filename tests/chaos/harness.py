@@ -48,6 +48,10 @@ class Ring:
     def state(self, slot):
         return self.word(self.slots_at + slot * 256)
 
+    def is_read(self):
+        """Whether a reader's bit is on anywhere."""
+        return any(self.word(self.slots_at + slot * 256 + 8) & (1 << 38) - 1 for slot in range(self.slot_count))
+
     def phases(self):
         """How many slots are in each phase."""
         count = [0, 0, 0, 0]

@@ -7,7 +7,6 @@ within a bound, every accepted message must have arrived or been counted, and th
 """
 import dataclasses
 import os
-import pathlib
 import re
 import signal
 import subprocess
@@ -17,9 +16,10 @@ import typing
 import pytest
 
 from harness import LOANED, Sidecar, kill_and_reap
-from world import CELLS, ROOT, SLOTS, STAGES, WAIT_S, Session, World, until
+from world import CELLS, ROOT, SLOTS, WAIT_S, Session, World, until
 
-HIT, KILLED = {}, {}  # role -> points
+HIT, KILLED, STOPPED = {}, {}, {}  # role -> points
+PASSED = {}  # scenario -> points
 TRIES = 3
 
 
@@ -65,8 +65,7 @@ def reading_that_ends_first(world):
     assert keeper("share 0 1") == 0
     reader = subprocess.Popen(world.actor("a", "dying", "read 0", "sleep 20000"))
     try:
-        until(lambda: reader.poll() is not None or any(world.rings["a"].word(world.rings["a"].slots_at + s * 256 + 8) & (1 << 38) - 1
-                          for s in range(SLOTS)), "it reads", 5)
+        until(lambda: reader.poll() is not None or world.rings["a"].is_read(), "it reads", 5)
         if reader.poll() is None:
             assert keeper("read 0") == 0 and keeper("unread") == 0
     finally:
@@ -301,6 +300,7 @@ def test_death_at_every_failpoint_of(world, name):
     after = points.hits()
     passed = [point for point in world.names if after[point] > before[point]]
     HIT.setdefault(scenario.role, set()).update(passed)
+    PASSED[name] = passed
     chosen = [point for point in passed if re.search(scenario.only, point)]
     killed = KILLED.setdefault(scenario.role, set())
     done = []
@@ -311,6 +311,30 @@ def test_death_at_every_failpoint_of(world, name):
             done.append(point)
     print(f"\n{name}: {len(done)} of {len(passed)} points: {' '.join(done)}")
     assert done, "nobody died"
+    world.broken = False
+
+
+@pytest.mark.parametrize("name", [name for name, scenario in SCENARIOS.items() if isinstance(scenario.script, list)])
+def test_stop_at_every_failpoint_of(world, name):
+    """Nothing is taken from who stands still, and nobody waits for it; then it goes on as if nothing had been."""
+    scenario, stopped = SCENARIOS[name], STOPPED.setdefault(SCENARIOS[name].role, set())
+    done = 0
+    for point in PASSED.get(name, world.names):
+        if point in stopped:
+            continue
+        ended_before = sum(ring.accounted() for ring in world.rings.values())
+        what = f"{name}, stopped at {point}"
+        prepare(world, scenario)
+        world.victim_points.arm(point, action=2)
+        if world.run_stopped_actor(scenario.victim, scenario.script):
+            stopped.add(point)
+            done += 1
+        world.victim_points.arm(None)
+        give_back(world)
+        world.settle(what)
+        missing, ended = world.account(what, ended_before, deaths=0)
+        assert len(missing) <= (ended if scenario.counted else 0), f"{what}: lost {missing}, {ended} were counted"
+    print(f"\n{name}: {done} points")
     world.broken = False
 
 

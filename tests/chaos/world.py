@@ -143,11 +143,12 @@ class World:
         self.ledger = Ledger(self.directory / "ledger", 1 << 20)
         self.checked = 1  # ids below it have been accounted for
         self.broken = True
-        block, drop = {"when_full": "block", "attempts": 3}, {"when_full": "drop-oldest"}
-        routes = {"a": {"b": ("b", block), "bc": ("bc", block), "drop": ("b", drop), "a": ("a", {"when_full": "error", "attempts": 3})},
+        block, drop, error = ({"when_full": what, "attempts": 3} for what in ("block", "drop-oldest", "error"))
+        routes = {"a": {"b": ("b", block), "bc": ("bc", block), "drop": ("b", drop), "a": ("a", error)},
                   "b": {"c": ("c", block), "ca": ("ca", block)}, "c": {}}
-        self.sidecars = {stage: Sidecar(self.directory, stage, routes[stage], SLOTS, CELLS,
-                                        clients={"max": 24, "spin_us": 20}, tickets={"ttl_ms": TICKET_MS}) for stage in STAGES}
+        settings = {"clients": {"max": 24, "spin_us": 20}, "tickets": {"ttl_ms": TICKET_MS}}
+        self.sidecars = {stage: Sidecar(self.directory, stage, routes[stage], SLOTS, CELLS, **settings)
+                         for stage in STAGES}
         self.points = {stage: Failpoints(self.sidecars[stage].failpoints, self.names) for stage in STAGES}
         self.victim_points = Failpoints(self.directory / "victim.failpoints", self.names)
         self.keepers, self.rings, self.baseline = {}, {}, None
@@ -289,6 +290,25 @@ class World:
             until(lambda: victim.poll() is not None or "victim" in self.names_of(stage)[0], "it attaches", 5)
             meanwhile(self)
         return victim.wait(20)
+
+    def run_stopped_actor(self, stage, commands):
+        """A worker that stops at the armed point, stands still while others work, and goes on. Whether it stopped."""
+        environment = {**os.environ, "RINGSIDE_FAILPOINT_LOG": str(self.directory / "victim.failpoints")}
+        victim = subprocess.Popen(self.actor(stage, "victim", *commands), env=environment)
+        stands = lambda: victim.poll() is None and \
+            pathlib.Path(f"/proc/{victim.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+        until(lambda: victim.poll() is not None or stands(), "it stops or ends", 10)
+        stopped = victim.poll() is None
+        if stopped:
+            known = [self.names_of(s)[0].count("victim") for s in STAGES]
+            for _ in range(3):  # nobody waits for it, and what it holds stays its own
+                self.take_all()
+                assert self.keepers["a"]("send b 1 0 500") == 1, f"send beside a stopped worker\n{self.tell()}"
+                assert self.keepers["b"]("take 1 500") == 1, f"take beside a stopped worker\n{self.tell()}"
+            assert known == [self.names_of(s)[0].count("victim") for s in STAGES], f"taken from the living\n{self.tell()}"
+            victim.send_signal(signal.SIGCONT)
+        assert victim.wait(20) in (0, 1)  # 1: what it wanted went to others meanwhile
+        return stopped
 
     def fork(self, play):
         """Plays in a child; True when it came to its end, False when the sidecar broke the connection."""
