@@ -374,27 +374,27 @@ bool rs_inbox_drop_oldest(struct rs_inbox *inbox, unsigned ring_number)
 
 /* ---- hints ---- */
 
-/* The position that a cell stands for, near the given one: its lap gives it modulo 2^28 laps. */
-static uint64_t position_of(const struct rs_inbox *inbox, uint32_t index, uint64_t cell, uint64_t near)
+/* How far beyond the head the position is that a cell stands for: its lap gives it modulo 2^28 laps. */
+static int64_t distance(const struct rs_inbox *inbox, uint64_t head, uint32_t index, uint64_t cell)
 {
-    uint64_t base = (near & ~(uint64_t)(inbox->cell_count - 1)) | index;
+    uint64_t base = (head & ~(uint64_t)(inbox->cell_count - 1)) | index;
 
-    return base + (uint64_t)((int64_t)laps_ahead(inbox, cell, base) * (int64_t)inbox->cell_count);
+    return (int64_t)(base - head) + (int64_t)laps_ahead(inbox, cell, base) * (int64_t)inbox->cell_count;
 }
 
 /* The lowest position that is not filled: that of the first empty cell, or a lap after a full one that is left alone. */
-static uint64_t true_tail(const struct rs_inbox *inbox, uint64_t near)
+static int64_t true_tail(const struct rs_inbox *inbox, uint64_t head)
 {
-    uint64_t tail = UINT64_MAX;
+    int64_t tail = INT64_MAX;
 
     for (uint32_t i = 0; i < inbox->cell_count; i++) {
         uint64_t cell = rs_load_acquire(&inbox->cells[i]);
-        uint64_t position = position_of(inbox, i, cell, near);
+        int64_t at = distance(inbox, head, i, cell);
 
         if ((cell & RS_CELL_FULL) != 0)
-            position += inbox->cell_count;
-        if (position < tail)
-            tail = position;
+            at += inbox->cell_count;
+        if (at < tail)
+            tail = at;
     }
     return tail;
 }
@@ -407,9 +407,9 @@ static bool is_unfilled(const struct rs_inbox *inbox, uint64_t position)
 }
 
 /* Positions are filled in turn, so no cell beyond the tail has been filled: neither is it full, nor was it cleared. */
-static bool is_out_of_turn(const struct rs_inbox *inbox, uint64_t cell, uint64_t position, uint64_t tail)
+static bool is_out_of_turn(const struct rs_inbox *inbox, uint64_t cell, int64_t at, int64_t tail)
 {
-    return position >= tail && ((cell & RS_CELL_FULL) != 0 || position - tail >= inbox->cell_count);
+    return at >= tail && ((cell & RS_CELL_FULL) != 0 || at - tail >= inbox->cell_count);
 }
 
 /* Not even the number of a ring: nobody will ever judge this cell, and it would stand in the way for good. */
@@ -421,7 +421,7 @@ static bool names_no_ring(struct rs_inbox *inbox, uint64_t cell)
 }
 
 /* Cells that no head would come by, or that no tail could fill, begin anew; the walk finds the messages of full ones. */
-static void mend_cells(struct rs_inbox *inbox, uint64_t near)
+static void mend_cells(struct rs_inbox *inbox, uint64_t head)
 {
     bool cleared = false;
 
@@ -431,14 +431,15 @@ static void mend_cells(struct rs_inbox *inbox, uint64_t near)
         if (names_no_ring(inbox, cell))
             cleared |= clear_cell(inbox, i, cell);
     }
-    uint64_t tail = true_tail(inbox, near);
+    int64_t tail = true_tail(inbox, head);
     for (uint32_t i = 0; i < inbox->cell_count; i++) {
         uint64_t cell = rs_load_acquire(&inbox->cells[i]);
-        uint64_t next = tail + ((i - tail) & (inbox->cell_count - 1));
+        uint64_t next = head + (uint64_t)tail;
 
-        if (!is_out_of_turn(inbox, cell, position_of(inbox, i, cell, near), tail))
+        if (!is_out_of_turn(inbox, cell, distance(inbox, head, i, cell), tail))
             continue;
         bool full = (cell & RS_CELL_FULL) != 0;
+        next += (i - next) & (inbox->cell_count - 1);
         if (rs_cas_seq_cst(&inbox->cells[i], &cell, rs_cell(false, lap_of(inbox, next), 0, 0, 0)))
             cleared |= full;
     }
@@ -449,21 +450,21 @@ static void mend_cells(struct rs_inbox *inbox, uint64_t near)
 
 void rs_inbox_rebuild_hints(struct rs_inbox *inbox)
 {
-    uint64_t head = rs_load_relaxed(&inbox->shared->head);
+    uint64_t head = rs_load_relaxed(&inbox->shared->head), was_head = head;
     uint64_t tail = rs_load_relaxed(&inbox->shared->tail);
 
     mend_cells(inbox, head);
-    uint64_t next = true_tail(inbox, head), first = next;
+    int64_t next = true_tail(inbox, head), first = next;
     for (uint32_t i = 0; i < inbox->cell_count; i++) {
         uint64_t cell = rs_load_acquire(&inbox->cells[i]);
-        uint64_t position = position_of(inbox, i, cell, head);
+        int64_t at = distance(inbox, head, i, cell);
 
-        if ((cell & RS_CELL_FULL) != 0 && position < first)
-            first = position;
+        if ((cell & RS_CELL_FULL) != 0 && at < first)
+            first = at;
     }
-    rs_cas_relaxed(&inbox->shared->head, &head, first);
+    rs_cas_relaxed(&inbox->shared->head, &was_head, head + (uint64_t)first);
     RS_FAILPOINT(hints_head);
-    rs_cas_relaxed(&inbox->shared->tail, &tail, next);
+    rs_cas_relaxed(&inbox->shared->tail, &tail, head + (uint64_t)next);
     RS_FAILPOINT(hints_tail);
 }
 
@@ -473,17 +474,20 @@ bool rs_inbox_mend_hints(struct rs_inbox *inbox)
 {
     uint64_t head = rs_load_acquire(&inbox->shared->head);
     uint64_t tail = rs_load_acquire(&inbox->shared->tail);
-    uint64_t next = true_tail(inbox, head);
-    bool beyond = head > next || tail > next, wrong = false;
+    uint64_t cell = rs_load_acquire(cell_at(inbox, tail));
+    int64_t next = true_tail(inbox, head);
+    bool beyond = next < 0 || (int64_t)(tail - head) > next;
+    /* What a push there takes for an error. */
+    bool wrong = laps_ahead(inbox, cell, tail) < ((cell & RS_CELL_FULL) != 0 ? -1 : 0);
 
     for (uint32_t i = 0; i < inbox->cell_count; i++) {
-        uint64_t cell = rs_load_acquire(&inbox->cells[i]);
-        uint64_t position = position_of(inbox, i, cell, head);
+        cell = rs_load_acquire(&inbox->cells[i]);
+        int64_t at = distance(inbox, head, i, cell);
 
-        wrong |= names_no_ring(inbox, cell) || ((cell & RS_CELL_FULL) != 0 && position < head);
-        beyond |= is_out_of_turn(inbox, cell, position, next);
+        wrong |= names_no_ring(inbox, cell) || ((cell & RS_CELL_FULL) != 0 && at < 0);
+        beyond |= is_out_of_turn(inbox, cell, at, next);
     }
-    if (!wrong && !(beyond && is_unfilled(inbox, next)))
+    if (!wrong && !(beyond && is_unfilled(inbox, head + (uint64_t)next)))
         return false;
     rs_inbox_rebuild_hints(inbox);
     return true;

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "proto/err.h"
 #include "proto/failpoint.h"
@@ -60,20 +61,28 @@ int rs_ring_map(struct rs_ring *ring, int control_fd, int body_fd, bool body_wri
         *why = "control file is shorter than a superblock";
         return -RINGSIDE_E_CORRUPT;
     }
-    void *base = map_shared(control_fd, (uint64_t)control.st_size, true);
-    *why = "cannot map the control file";
-    if (base == MAP_FAILED)
-        return -errno;
-    ring->control = base;
-    int rc = rs_layout_read(&ring->layout, base, (uint64_t)control.st_size,
+    /* Read, not mapped: whoever cuts the file now must not end us, and no guard stands there yet. */
+    struct rs_superblock raw;
+    if (pread(control_fd, &raw, sizeof raw, 0) != (ssize_t)sizeof raw) {
+        *why = "cannot read the superblock";
+        return -RINGSIDE_E_CORRUPT;
+    }
+    int rc = rs_layout_read(&ring->layout, &raw, (uint64_t)control.st_size,
                             body_fd >= 0 ? (uint64_t)body.st_size : INT64_MAX, why);
-    if (rc == 0 && body_fd >= 0) {
+    if (rc < 0)
+        return rc;
+    void *base = map_shared(control_fd, ring->layout.control_bytes, true);
+    if (base == MAP_FAILED) {
+        *why = "cannot map the control file";
+        return -errno;
+    }
+    ring->control = base;
+    if (body_fd >= 0) {
         rc = map_body(ring, body_fd);
         if (rc < 0)
             *why = "cannot map the body file";
     }
     if (rc < 0) {
-        ring->layout.control_bytes = (uint64_t)control.st_size;
         rs_ring_unmap(ring);
         return rc;
     }

@@ -268,18 +268,11 @@ def play(world, scenario, point):
     return killed
 
 
-def give_back(world):
-    """What the keepers hold for the scenario."""
-    for keeper in world.keepers.values():
-        keeper("release")
-        keeper("abandon")
-
-
 def run(world, name, scenario, point=None):
     ended_before = sum(ring.accounted() for ring in world.rings.values())
     what = f"{name}, killed at {point}" if point else name
     killed = play(world, scenario, point)
-    give_back(world)
+    world.give_back()
     world.settle(what)
     missing, ended = world.account(what, ended_before, deaths=int(killed))
     allowed = ended + int(killed) if scenario.counted else 0
@@ -330,7 +323,7 @@ def test_stop_at_every_failpoint_of(world, name):
             stopped.add(point)
             done += 1
         world.victim_points.arm(None)
-        give_back(world)
+        world.give_back()
         world.settle(what)
         missing, ended = world.account(what, ended_before, deaths=0)
         assert len(missing) <= (ended if scenario.counted else 0), f"{what}: lost {missing}, {ended} were counted"

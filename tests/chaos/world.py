@@ -10,7 +10,7 @@ import time
 
 import control_pb2 as pb
 import ttrpc_client
-from harness import ALIVE, FREE, Failpoints, Ledger, Sidecar, kill_and_reap, until
+from harness import ALIVE, FREE, LOANED, Failpoints, Ledger, Sidecar, kill_and_reap, until
 
 ACTOR, NAMES = os.environ["RINGSIDE_ACTOR"], os.environ["RINGSIDE_FAILPOINTS"]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -220,6 +220,12 @@ class World:
         return "\n".join(f"--- {s}: {self.names_of(s)} wanted {self.baseline and self.baseline[s]}\n"
                          f"{self.rings[s].dump()}\n{self.sidecars[s].tail(12)}" for s in STAGES)
 
+    def give_back(self):
+        """What the keepers hold for a scenario."""
+        for keeper in self.keepers.values():
+            keeper("release")
+            keeper("abandon")
+
     def take_all(self):
         for keeper in self.keepers.values():
             keeper("take 64 1")
@@ -287,7 +293,7 @@ class World:
         environment = {**os.environ, "RINGSIDE_FAILPOINT_LOG": str(self.directory / "victim.failpoints")}
         victim = subprocess.Popen(self.actor(stage, "victim", *commands), env=environment)
         if meanwhile:
-            until(lambda: victim.poll() is not None or "victim" in self.names_of(stage)[0], "it attaches", 5)
+            until(lambda: victim.poll() is not None or self.rings[stage].phases()[LOANED], "it has a loan", 5)
             meanwhile(self)
         return victim.wait(20)
 
@@ -301,6 +307,7 @@ class World:
         stopped = victim.poll() is None
         if stopped:
             known = [self.names_of(s)[0].count("victim") for s in STAGES]
+            self.give_back()
             for _ in range(3):  # nobody waits for it, and what it holds stays its own
                 self.take_all()
                 assert self.keepers["a"]("send b 1 0 500") == 1, f"send beside a stopped worker\n{self.tell()}"

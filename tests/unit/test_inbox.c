@@ -274,6 +274,34 @@ static void passed_over_message_is_found(void **state)
     }
 }
 
+/* Cells whose laps are all over the place could neither be filled nor walked over. */
+static void cells_of_any_lap_begin_anew(void **state)
+{
+    struct ring_fixture *fixture = *state;
+    struct rs_lease lease;
+    uint64_t word = 88172645463325252u;
+
+    for (int round = 0; round < 200; round++) {
+        for (uint32_t k = 0; k < 8; k++) {
+            word ^= word << 13, word ^= word >> 7, word ^= word << 17; /* xorshift */
+            rs_store_relaxed(&fixture->inbox.cells[k], word);
+        }
+        rs_store_relaxed(&fixture->inbox.shared->head, word << 9);
+        rs_store_relaxed(&fixture->inbox.shared->tail, round % 2 == 0 ? word << 9 : word);
+        assert_true(rs_inbox_mend_hints(&fixture->inbox));
+        assert_false(rs_inbox_mend_hints(&fixture->inbox));
+        while (take(fixture, &lease)) /* clears the overflow word */
+            fail();
+        for (int i = 0; i < 20; i++) {
+            struct rs_loan loan = fixture_seal(fixture, 3);
+            assert_int_equal(rs_inbox_push(&fixture->inbox, 0, loan.slot, 0), 0);
+            assert_true(take(fixture, &lease));
+            assert_int_equal(rs_ring_release(&lease), 0);
+        }
+        assert_int_equal(rs_load_relaxed(&fixture->inbox.shared->overflow) & RS_OVERFLOW_SET, 0);
+    }
+}
+
 /* A cell that names no ring at all would be left alone by everybody, for ever. */
 static void cell_of_no_ring_is_cleared(void **state)
 {
@@ -389,6 +417,7 @@ int main(void)
         CASE(tail_set_back_by_laps_catches_up),
         CASE(healthy_hints_are_left_alone),
         CASE(passed_over_message_is_found),
+        CASE(cells_of_any_lap_begin_anew),
         CASE(cell_of_no_ring_is_cleared),
         CASE(nacked_message_comes_again),
         CASE(drop_oldest_drops_the_oldest_of_the_own_ring),
