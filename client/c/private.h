@@ -260,7 +260,7 @@ bool outlet_admit_guest(struct ringside *connection, struct outlet *outlet, unsi
 void outlet_destroy(struct outlet *outlet);
 void outlet_disown(struct outlet *outlet, bool still);
 
-/* ---- produce.c ---- */
+/* ---- route.c ---- */
 
 struct outgoing {
     const struct route *route;
@@ -270,6 +270,9 @@ struct outgoing {
 int route_find(struct ringside *connection, const char *name, const struct route **route);
 /* Waits until every inbox of the route has room, as the route's policy says. */
 int outgoing_reserve(struct ringside *connection, struct outgoing *outgoing, int64_t timeout_ns);
+
+/* ---- produce.c ---- */
+
 /* A loan for `bytes`; waits at most timeout_ns. */
 int loan_take(struct ringside *connection, uint64_t bytes, int64_t timeout_ns, struct rs_loan *loan);
 /* Header, seal, push for destinations [first, count) of the route. `base`: of the slot's body. */

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -14,12 +15,12 @@
 #include "tests/fuzz/types.h"
 
 #define CONFIG                                                                                        \
-    "{\"stage\":\"fuzz\",\"socket\":{\"path\":\"%s.sock\"},\"inbox\":{\"cells\":8,\"depth\":4},"      \
+    "{\"stage\":\"fuzz\",\"socket\":{\"path\":\"%s/sock\"},\"inbox\":{\"cells\":8,\"depth\":4},"      \
     "\"ring\":{\"control_dir\":\"%s\",\"body_dir\":\"%s\",\"pages\":\"4Ki\",\"lock\":\"off\","        \
     "\"classes\":[{\"slot_bytes\":\"4Ki\",\"slots\":6}]},\"log\":{\"level\":\"error\"},"              \
-    "\"routes\":{\"self\":{\"to\":[\"unix:%s.sock\"],\"when_full\":\"error\"}}}"
+    "\"routes\":{\"self\":{\"to\":[\"unix:%s/sock\"],\"when_full\":\"error\"}}}"
 
-static char base[64];
+static char base[48];
 
 static void *serve(void *argument)
 {
@@ -31,7 +32,7 @@ static void remove_files(void)
 {
     char command[128];
 
-    snprintf(command, sizeof command, "rm -rf '%s' '%s.sock'", base, base);
+    snprintf(command, sizeof command, "rm -rf '%s'", base);
     CHECK(system(command) == 0);
 }
 
@@ -40,7 +41,7 @@ static int connect_to(void)
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-    snprintf(address.sun_path, sizeof address.sun_path, "%s.sock", base);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s/sock", base);
     for (int i = 0; connect(fd, (struct sockaddr *)&address, sizeof address) < 0; i++) {
         CHECK(i < 10000);
         usleep(1000);
@@ -55,6 +56,7 @@ static void begin(void)
     char text[1024], error[RS_CONFIG_ERROR_BYTES];
 
     snprintf(base, sizeof base, "/dev/shm/ringside-fuzz-%d", (int)getpid());
+    CHECK(mkdir(base, 0700) == 0);
     int length = snprintf(text, sizeof text, CONFIG, base, base, base, base);
     CHECK(rs_config_parse(&config, text, (size_t)length, "fuzz", error, sizeof error) == 0);
     atexit(remove_files);
