@@ -17,8 +17,8 @@
  * NOSTATE take without a look at the state; DESC the free check scans downwards; TAILFAR, HEADFAR the catch-up goes a lap
  * too far; NOLAP a producer fills any empty cell; UNSIGNED laps are compared as plain numbers; CELLSFIRST the audit reads
  * the cells before the words; CLEARUNJUDGED cells of unmapped rings are cleared; CLEARALL overflow is cleared although a
- * ring could not be walked; EXCHANGE overflow is cleared before the walk; NOBEYOND rebuilding leaves cells that no head will
- * reach; NOSTRANDED they are not looked for. */
+ * ring could not be walked; EXCHANGE overflow is cleared before the walk; NOCELLS rebuilding the hints leaves cells
+ * that no head will reach; OLDLOOK only the cells at head and tail are looked at; NORELOAD who is behind goes on step by step. */
 #ifndef NS
 #define NS 2
 #endif
@@ -45,6 +45,9 @@
 #endif
 #ifndef LIMIT
 #define LIMIT 3 /* deliveries until a message is dead-lettered */
+#endif
+#ifndef PASSES
+#define PASSES 4 /* 16 in the code */
 #endif
 #ifndef KNOWN
 #define KNOWN(s) 1 /* the table of the inbox knows the ring of slot s */
@@ -104,7 +107,7 @@ bit quiet;            /* all is over: the last drain */
 bit hostile;          /* hints were set to nonsense: order is lost */
 
 #define LOCALS                                                                                                          \
-    byte s, d, h, t, k, a, n, q, qt, f, s2, d2, ib, i, m, r;                                                            \
+    byte s, d, h, t, k, a, n, q, qt, f, s2, d2, ib, i, m, r, p, pass;                                                   \
     short c, x, w;                                                                                                      \
     bit ok, got, um, bad, whole
 
@@ -284,11 +287,10 @@ inline take_word(s_, d_, ib_)
     fi
 }
 
-/* rs_inbox_take. got: (s, d) is held. um: a cell or a known ring could not be judged. bad: INTERNAL. */
-inline take(ib_)
+/* take_from: one pass from head p as loaded */
+inline take_pass(ib_)
 {
-    got = 0; n = 0; um = 0; bad = 0;
-    R(h = head[ib_]);
+    n = 0; bad = 0; h = p;
     do
     :: n == NC + 2 -> bad = !um; break
     :: n < NC + 2 ->
@@ -303,7 +305,12 @@ inline take(ib_)
             a = h + (AHEAD(c, h) > 2 -> AHEAD(c, h) - 2 : 0) * NC + 1;
 #endif
             help_head(ib_, h, a);
+#ifdef NORELOAD
             h = a
+#else
+            R(h = head[ib_]);
+            if :: h < a -> h = a :: else fi
+#endif
         :: AHEAD(c, h) < 0 -> bad = !um; break
         :: AHEAD(c, h) == 0 && CF(c) ->
             s2 = CS(c); d2 = CD(c);
@@ -328,7 +335,25 @@ inline take(ib_)
             fi
         fi
     od;
-    h = 0; c = 0; n = 0;
+    h = 0; c = 0; n = 0; a = 0; s2 = 0; d2 = 0
+}
+
+/* rs_inbox_take. got: (s, d) is held. um: a cell or a known ring could not be judged. bad: INTERNAL. */
+inline take(ib_)
+{
+    got = 0; um = 0; pass = 0;
+    do
+    :: pass == PASSES -> break
+    :: pass < PASSES ->
+        pass++;
+        R(p = head[ib_]);
+        take_pass(ib_);
+        if
+        :: got || !bad -> break
+        :: else -> R(a = head[ib_]); if :: a == p -> break :: else fi /* while others take, all is well */
+        fi
+    od;
+    p = 0; pass = 0; a = 0;
     if :: !got -> walk(ib_) :: else fi;
     a = 0; x = 0; w = 0; s2 = 0; d2 = 0; ok = 0;
     if :: !got -> s = 0; d = 0 :: else -> bad = 0 fi
@@ -535,93 +560,98 @@ inline audit()
 }
 
 #ifdef MEND
-/* The position that cell c of index i stands for, near the head as loaded (h) */
-#define POSITION(i_) (h / NC * NC + (i_) + AHEAD(c, h / NC * NC) * NC)
-#define NOWHERE 255
-#define STRANDED(p_) ((p_) > k || ((p_) > a && (p_) - a >= NC))
+/* How far beyond the head as loaded, h, the position is that cell c of index i stands for */
+#define DISTANCE(i_) (h / NC * NC + (i_) - h + AHEAD(c, h / NC * NC + (i_)) * NC)
+#define OUT_OF_TURN(at) ((at) >= x && (CF(c) || (at) - x >= NC))
 
-/* lowest: a the first full position, k the first empty one */
-inline lowest(ib_)
+/* x: the lowest position that is not filled, from the head on */
+inline true_tail(ib_)
 {
-    a = NOWHERE; i = 0;
+    x = 99; i = 0;
     do
     :: i < NC ->
         R(c = cell[(ib_) * NC + i]);
-        if :: CF(c) && POSITION(i) < a -> a = POSITION(i) :: else fi;
+        w = DISTANCE(i) + CF(c) * NC;
+        if :: w < x -> x = w :: else fi;
         i++
     :: else -> break
     od;
-    k = NOWHERE; i = 0;
-    do
-    :: i < NC ->
-        R(c = cell[(ib_) * NC + i]);
-        if :: !CF(c) && POSITION(i) < k -> k = POSITION(i) :: else fi;
-        i++
-    :: else -> break
-    od;
-    i = 0
+    i = 0; w = 0
 }
 
-/* rs_inbox_rebuild_hints; h head, t tail as loaded */
-inline rebuild(ib_)
+inline mend_cells(ib_)
 {
-    R(h = head[ib_]);
-    R(t = tail[ib_]);
-#ifndef NOBEYOND
-    lowest(ib_); /* clear_stranded */
+    true_tail(ib_);
     got = 0;
     do
     :: i < NC ->
         R(c = cell[(ib_) * NC + i]);
         if
-        :: CF(c) && STRANDED(POSITION(i)) -> clear_cell(ib_, i); if :: ok -> got = 1 :: else fi
+        :: OUT_OF_TURN(DISTANCE(i)) ->
+            a = h + x;
+            a = a + (i + NC - a % NC) % NC;
+            atomic {
+                crash();
+                if
+                :: cell[(ib_) * NC + i] == c -> cell[(ib_) * NC + i] = CE(0, LAP(a), 0, 0); got = got | CF(c)
+                :: else
+                fi
+            }
         :: else
         fi;
         i++
     :: else -> break
     od;
-    if :: got -> overflow(ib_) :: else fi;
-#endif
-    lowest(ib_);
-    if :: k == NOWHERE -> k = a + NC :: else fi;
-    if :: a > k -> a = k :: else fi;
-    atomic { crash(); if :: head[ib_] == h -> head[ib_] = a :: else fi };
-    atomic { crash(); if :: tail[ib_] == t -> tail[ib_] = k :: else fi };
-    h = 0; t = 0; c = 0; a = 0; k = 0; i = 0; got = 0; ok = 0
+    i = 0; a = 0;
+    if :: got -> overflow(ib_) :: else fi
 }
 
-/* rs_inbox_mend_hints, and the wake that rs_repair_hints adds. Without a hostile hint it must find nothing. */
+inline rebuild(ib_)
+{
+    R(h = head[ib_]);
+    R(t = tail[ib_]);
+#ifndef NOCELLS
+    mend_cells(ib_);
+#endif
+    true_tail(ib_);
+    w = x;
+    do
+    :: i < NC -> R(c = cell[(ib_) * NC + i]); if :: CF(c) && DISTANCE(i) < w -> w = DISTANCE(i) :: else fi; i++
+    :: else -> break
+    od;
+    atomic { crash(); if :: head[ib_] == h -> head[ib_] = h + w :: else fi };
+    atomic { crash(); if :: tail[ib_] == t -> tail[ib_] = h + x :: else fi };
+    h = 0; t = 0; c = 0; a = 0; k = 0; i = 0; got = 0; ok = 0; x = 0; w = 0
+}
+
+/* rs_inbox_mend_hints, and the wake that rs_repair_hints adds. Without a hostile hint it must find nothing.
+ * ok: nothing contradicts the hints; k: something is beyond the true tail. */
 inline mend_hints(ib_)
 {
     R(h = head[ib_]);
     R(t = tail[ib_]);
-    R(c = CELL(ib_, h)); ok = AHEAD(c, h) >= 0;
-    R(c = CELL(ib_, t)); ok = ok && (AHEAD(c, t) >= 0 || (AHEAD(c, t) == -1 && CF(c)));
-#ifndef NOSTRANDED
+    R(c = CELL(ib_, t));
+    ok = AHEAD(c, t) >= -CF(c);
+#ifdef OLDLOOK
+    R(c = CELL(ib_, h)); ok = ok && AHEAD(c, h) >= 0;
+    k = 0;
+#else
+    true_tail(ib_);
+    k = x < 0 || t - h > x;
+    do
+    :: i < NC ->
+        R(c = cell[(ib_) * NC + i]);
+        ok = ok && !(CF(c) && DISTANCE(i) < 0);
+        k = k || OUT_OF_TURN(DISTANCE(i));
+        i++
+    :: else -> break
+    od;
     if
-    :: ok ->
-        lowest(ib_); /* is_stranded */
-#ifndef NOTAIL
-        if :: t > k -> R(c = CELL(ib_, k)); if :: !CF(c) && AHEAD(c, k) == 0 -> ok = 0 :: else fi :: else fi;
-#endif
-        do
-        :: i < NC && ok ->
-            R(c = cell[(ib_) * NC + i]);
-            if
-            :: CF(c) && POSITION(i) < h -> ok = 0
-            :: CF(c) && POSITION(i) >= h && POSITION(i) > k ->
-                R(c = CELL(ib_, k)); if :: !CF(c) && AHEAD(c, k) == 0 -> ok = 0 :: else fi
-            :: CF(c) && POSITION(i) >= h && POSITION(i) <= k && POSITION(i) > a && POSITION(i) - a >= NC ->
-                R(c = CELL(ib_, a)); if :: CF(c) && AHEAD(c, a) == 0 -> ok = 0 :: else fi
-            :: else
-            fi;
-            i++
-        :: else -> break
-        od
+    :: ok && k -> R(c = CELL(ib_, h + x)); ok = AHEAD(c, h + x) != -CF(c) /* is_unfilled */
     :: else
     fi;
 #endif
-    h = 0; t = 0; c = 0; a = 0; k = 0; i = 0;
+    h = 0; t = 0; c = 0; k = 0; i = 0; x = 0;
     if
     :: ok -> ok = 0
     :: else -> assert(hostile); rebuild(ib_); WAKE_EMPTY(ib_); WAKE_FULL(ib_)

@@ -306,7 +306,7 @@ inline drain()
     do
     :: r < NI ->
         do
-        :: take(r); if :: got -> release(); s = 0; d = 0 :: bad && i < 8 -> i++ :: else -> break fi
+        :: take(r); if :: got -> release(); s = 0; d = 0 :: else -> break fi
         od;
         assert(!bad);
         r++

@@ -4,8 +4,7 @@
  * is left (proxy/peer_upstream.c: upstream_tick, is_spent). Nothing that was sealed is lost but what a dead consumer held.
  *
  * NM messages of A's one producer, NK consumers of B, of which MAXC die; NACKS nacks.
- * Wrong on purpose: NOWALK nobody is told to walk when the ring is found gone; ONLYCELLS queued words do not count as left;
- * ONETICK consumers are told to walk only once. */
+ * Wrong on purpose: ONLYCELLS queued words do not count as left; ONETICK consumers are told to walk only once. */
 #ifndef NS
 #define NS 2
 #endif
@@ -132,18 +131,15 @@ out:
     skip
 }
 
-/* message_left; got */
+/* message_left; got: something is left, k: a word that can be taken */
 inline words_left()
 {
     s = 0; got = 0;
     do
-    :: s < NS && !got ->
+    :: s < NS && !k ->
         takeable(s, 0, 0);
         if
-        :: ok -> got = 1
-#ifndef ONETICK
-            ; k = 1
-#endif
+        :: ok -> got = 1; k = 1
         :: !ok && DP(w) == HELD && !((noticed >> (DH(w) - 1)) & 1) -> got = 1
         :: else
         fi;
@@ -164,39 +160,43 @@ inline cells_left()
     h = 0; c = 0
 }
 
-inline spent()
+/* upstream_tick; got: something is left */
+inline tick()
 {
-    noticed = dead; /* places are dropped between two ticks, never in one */
-#ifdef ONLYCELLS
-    cells_left();
-#else
+    noticed = dead; /* places of dead workers are dropped between two ticks, never in one */
+#ifndef ONETICK
     cells_left();
     if :: !got -> words_left() :: else fi;
+    if :: k -> k = 0; overflow(0) :: else fi;
+#endif
+    cells_left();
+#ifndef ONLYCELLS
+    if :: !got -> words_left(); k = 0 :: else fi
 #endif
 }
 
-/* upstream_tick of B's sidecar: now and then, and when nothing else happens */
+/* B's sidecar: now and then, and when nothing else happens */
 proctype sidecar_b(byte me)
 {
     LOCALS;
     byte ticks, noticed;
     gone;
     table = GONE;
-#ifndef NOWALK
+#ifdef ONETICK
     overflow(0);
 #endif
     do
-    :: ticks < TICKS -> ticks++; spent(); if :: !got -> break :: else -> k = 0; got = 0 fi
+    :: ticks < TICKS -> ticks++; tick(); if :: !got -> break :: else -> got = 0 fi
     :: timeout ->
-        spent();
+        r = ov[0];
+        tick();
         if
         :: !got -> break
-        :: got && k -> k = 0; overflow(0) /* a word that can be taken, and no cell: the consumers walk again */
-        :: else -> assert(false)         /* something is left and nobody will ever fetch it */
+        :: else -> assert(ov[0] != r); got = 0; r = 0 /* something is left: the consumers were told, or nobody will ever fetch it */
         fi
     od;
     table = UNUSED;
-    got = 0; k = 0;
+    got = 0;
     timeout ->
         atomic {
             i = 0;

@@ -5,8 +5,8 @@
  * NP producers x NM messages, NK consumers. EXPIRE n words end while their cells stay. DOUBLE n: n times a queued word gets one
  * more cell (an audit that read the word before it was taken). NACKS n. P0: first position; LM: laps are counted modulo LM.
  * HOSTILE n: n times head or tail is set to any value near; then the sidecar looks at the hints before each audit.
- * SLEEPY: a winner may sleep for ever between its cell and its tail. Nothing may need an audit unless HOSTILE.
- * Wrong on purpose: those of core.pml; NOMEND the sidecar audits without a look at the hints; NOBEYOND full cells behind a hole stay. */
+ * Nothing needs an audit, and no take says INTERNAL, unless HOSTILE.
+ * Wrong on purpose, besides core.pml's: NOMEND the sidecar audits without a look at the hints. */
 #ifndef NP
 #define NP 2
 #endif
@@ -27,9 +27,6 @@
 #endif
 #ifndef HOSTILE
 #define HOSTILE 0
-#endif
-#ifndef STRICT
-#define STRICT 0
 #endif
 #define NS (NP * NM)
 #define ND 1
@@ -83,7 +80,7 @@ proctype consumer(byte me)
             fi;
             s = 0; d = 0; got = 0; w = 0
         :: else ->
-            if :: bad -> assert(hostile || !STRICT); bad = 0; bell = 1; bell == 0 :: else fi; /* the caller waits for the sidecar */
+            if :: bad -> assert(hostile); bad = 0; bell = 1; bell == 0 :: else fi; /* the caller waits for the sidecar */
             atomic {
                 if
                 :: fin >= NP -> k = 1
@@ -171,7 +168,6 @@ proctype sidecar()
         :: take(0);
             if
             :: got -> release(); s = 0; d = 0
-            :: bad && r < 8 -> r++ /* the caller tries again: a head far behind is caught up in several takes */
             :: else -> break
             fi
         od;

@@ -138,3 +138,29 @@ def test_without_torch_it_says_so(rs):
     rs.send("loop", np.arange(3))
     with rs.receive(timeout=1) as message, pytest.raises(ImportError, match="torch"):
         message.torch()
+
+
+def test_slot_is_written_through_dlpack(rs):
+    """A loaned slot is exported writable, in place; after it was sent it is not exported any more."""
+    with rs.loan((2, 3), "float32", timeout=1) as slot:
+        assert slot.__dlpack_device__() == (1, 0)
+        array = np.from_dlpack(Unversioned(slot))
+        assert array.shape == (2, 3) and array.ctypes.data == slot.numpy().ctypes.data
+        *_, flags, data = versioned_fields(slot.__dlpack__(max_version=(1, 0)))
+        assert flags == 0 and data == array.ctypes.data
+        slot.numpy()[...] = 7
+        assert (array == 7).all()
+        del array
+        gc.collect()
+        slot.send("loop")
+        with pytest.raises(Exception, match="slot|sent"):
+            slot.__dlpack__()
+    with rs.receive(timeout=1) as message:
+        assert (message.numpy() == 7).all()
+
+
+def test_slot_is_a_torch_tensor(rs):
+    torch = pytest.importorskip("torch", reason="torch is not installed: slot.torch() is NOT tested")
+    with rs.loan((4,), "float32", timeout=1) as slot:
+        slot.torch()[:] = torch.arange(4.0)
+        assert slot.numpy().tolist() == [0, 1, 2, 3]

@@ -153,6 +153,8 @@ void core_connection_end_leases(struct core_connection *connection);
 const struct ringside_tensor *core_lease_tensors(const struct core_lease *lease, uint32_t *count);
 PyObject *core_lease_numpy(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
 PyObject *core_lease_buffer(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
+PyObject *core_lease_torch(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
+PyObject *core_lease_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
 PyObject *core_lease_tensor_list(PyObject *self, void *closure);
 PyObject *core_lease_first_field(PyObject *self, void *closure);
 PyObject *core_lease_no_pickle(PyObject *self, PyObject *ignored);

@@ -231,6 +231,44 @@ PyObject *core_lease_buffer(PyObject *self, PyObject *const *args, Py_ssize_t gi
     return memory;
 }
 
+PyObject *core_lease_torch(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                           PyObject *kwnames)
+{
+    static const struct core_signature signature = {"torch", 0, 2, {"i", "copy"}};
+    struct core_lease *lease = (struct core_lease *)self;
+    PyObject *values[2], *shape, *made = NULL;
+    struct core_view *view;
+    uint32_t count;
+    const struct ringside_tensor *tensors = core_lease_tensors(lease, &count);
+    uint64_t index = 0;
+
+    if (core_parse(&signature, args, given, kwnames, values) < 0 ||
+        core_unsigned(values[0], "i", count - 1, &index) < 0)
+        return NULL;
+    view = core_view_create(lease, (uint32_t)index);
+    shape = view ? core_shape_tuple(&tensors[index]) : NULL;
+    if (shape)
+        made = PyObject_CallMethod(core_state_of(lease)->support, "torch_tensor", "OIOO", view,
+                                   (unsigned)tensors[index].dtype, shape,
+                                   values[1] ? values[1] : Py_False);
+    Py_XDECREF(shape);
+    Py_XDECREF(view);
+    return made;
+}
+
+PyObject *core_lease_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                            PyObject *kwnames)
+{
+    struct core_view *view = core_view_create((struct core_lease *)self, 0);
+    PyObject *capsule;
+
+    if (!view)
+        return NULL;
+    capsule = core_view_dlpack((PyObject *)view, args, given, kwnames);
+    Py_DECREF(view);
+    return capsule;
+}
+
 int core_lease_getbuffer(PyObject *self, Py_buffer *buffer, int flags)
 {
     struct core_view *view = core_view_create((struct core_lease *)self, 0);

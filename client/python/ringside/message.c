@@ -195,45 +195,6 @@ static PyObject *message_arrays(PyObject *self, PyObject *ignored)
     return list;
 }
 
-static PyObject *message_torch(PyObject *self, PyObject *const *args, Py_ssize_t given,
-                               PyObject *kwnames)
-{
-    static const struct core_signature signature = {"torch", 0, 2, {"i", "copy"}};
-    struct core_lease *message = (struct core_lease *)self;
-    struct core_state *state = core_state_of(message);
-    const struct ringside_tensor *tensor;
-    PyObject *values[2], *shape, *made = NULL;
-    struct core_view *view;
-    uint64_t index = 0;
-
-    if (core_parse(&signature, args, given, kwnames, values) < 0 ||
-        core_unsigned(values[0], "i", message->box->message.tensor_count - 1, &index) < 0)
-        return NULL;
-    tensor = &message->box->message.tensors[index];
-    view = core_view_create(message, (uint32_t)index);
-    shape = view ? core_shape_tuple(tensor) : NULL;
-    if (shape)
-        made =
-            PyObject_CallMethod(state->support, "torch_tensor", "OIOO", view,
-                                (unsigned)tensor->dtype, shape, values[1] ? values[1] : Py_False);
-    Py_XDECREF(shape);
-    Py_XDECREF(view);
-    return made;
-}
-
-static PyObject *message_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t given,
-                                PyObject *kwnames)
-{
-    struct core_view *view = core_view_create((struct core_lease *)self, 0);
-    PyObject *capsule;
-
-    if (!view)
-        return NULL;
-    capsule = core_view_dlpack((PyObject *)view, args, given, kwnames);
-    Py_DECREF(view);
-    return capsule;
-}
-
 static PyObject *message_meta(PyObject *self, void *closure)
 {
     struct core_lease *lease = (struct core_lease *)self;
@@ -305,11 +266,11 @@ static PyMethodDef message_methods[] = {
      "arrays()\n--\n\nA list with numpy(i) of every tensor."},
     {"buffer", CORE_FUNCTION(core_lease_buffer), CORE_FAST,
      "buffer(i=0)\n--\n\nTensor i as a read-only memoryview; bytes where the dtype has no letter."},
-    {"torch", CORE_FUNCTION(message_torch), CORE_FAST,
+    {"torch", CORE_FUNCTION(core_lease_torch), CORE_FAST,
      "torch(i=0, copy=False)\n--\n\nTensor i as a torch.Tensor on the CPU.\n\n"
      "Without copy it shares the read-only memory: torch has no read-only tensors, and writing to it "
      "ends the process."},
-    {"__dlpack__", CORE_FUNCTION(message_dlpack), CORE_FAST,
+    {"__dlpack__", CORE_FUNCTION(core_lease_dlpack), CORE_FAST,
      "__dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
      "Tensor 0 as a DLPack capsule, read-only. Consumers older than DLPack 1.0 are not told so; "
      "writing ends the process."},

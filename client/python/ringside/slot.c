@@ -185,6 +185,12 @@ static PyMethodDef slot_methods[] = {
      "After send() or share() the memory belongs to the readers: do not write to arrays made before."},
     {"buffer", CORE_FUNCTION(core_lease_buffer), CORE_FAST,
      "buffer(i=0)\n--\n\nTensor i as a writable memoryview; bytes where the dtype has no letter."},
+    {"torch", CORE_FUNCTION(core_lease_torch), CORE_FAST,
+     "torch(i=0, copy=False)\n--\n\nTensor i as a torch.Tensor on the CPU, writable over the slot unless copied."},
+    {"__dlpack__", CORE_FUNCTION(core_lease_dlpack), CORE_FAST,
+     "__dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
+     "Tensor 0 as a writable DLPack capsule."},
+    {"__dlpack_device__", core_view_dlpack_device, METH_NOARGS, NULL},
     {"send", CORE_FUNCTION(slot_send), CORE_FAST,
      "send(route, ttl=None, meta=None, timeout=None, stream=0, sequence=0, trace=None)\n--\n\n"
      "Publish on a route; the slot is spent. ttl and timeout are seconds, meta bytes or a dict.\n\n"
