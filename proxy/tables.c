@@ -112,7 +112,8 @@ void tables_tick(struct proxy *proxy)
         return;
     mend_audit(proxy);
     log_error(&proxy->log, "ring", 0,
-              "%u words of the ring's tables were overwritten and have been put back: a worker wrote where it must not",
+              "%u words of the ring's tables were overwritten and have been put back: a worker "
+              "wrote where it must not",
               count);
 }
 

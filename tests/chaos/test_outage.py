@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sidecars die; the workers go on, and the next sidecars take over what there is."""
+import contextlib
 import os
 import struct
 import subprocess
@@ -29,9 +30,10 @@ class Worker:
         return int(number)
 
     def close(self):
-        self.process.stdin.close()
         kill_and_reap(self.process)
-        self.process.stdout.close()
+        for end in (self.process.stdin, self.process.stdout):
+            with contextlib.suppress(OSError):
+                end.close()
 
 
 class Pair:
@@ -42,6 +44,8 @@ class Pair:
         routes = {"a": {"b": ("b", {"when_full": "block", "attempts": 3})}, "b": {}}
         self.sidecars = {stage: Sidecar(directory, stage, routes[stage], SLOTS, CELLS) for stage in "ab"}
         self.workers = []
+
+    def start(self):
         for sidecar in self.sidecars.values():
             sidecar.start()
         self.rings = {stage: sidecar.ring() for stage, sidecar in self.sidecars.items()}
@@ -72,9 +76,12 @@ class Pair:
 def pair():
     with tempfile.TemporaryDirectory(prefix="ringside-outage-", dir="/dev/shm") as directory:
         pair = Pair(directory)
-        yield pair
-        assert pair.ledger[Ledger.CORRUPT] == 0
-        pair.close()
+        try:
+            pair.start()
+            yield pair
+            assert pair.ledger[Ledger.CORRUPT] == 0
+        finally:
+            pair.close()
 
 
 def test_workers_exchange_while_all_sidecars_are_away(pair):

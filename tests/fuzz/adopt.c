@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a sidecar that starts finds in the files of the last one: refused with a reason, made anew, or adopted. */
+/* What a sidecar that starts finds in the files of the last one: refused with a reason, made anew,
+ * or adopted. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,11 +34,14 @@ static void begin(void)
     snprintf(directory, sizeof directory, "/dev/shm/ringside-fuzz-%d", (int)getpid());
     snprintf(control_path, sizeof control_path, "%s/fuzz.control", directory);
     snprintf(body_path, sizeof body_path, "%s/fuzz.body", directory);
-    int length = snprintf(text, sizeof text, "{\"stage\":\"fuzz\",\"clients\":{\"max\":3},"
-                          "\"inbox\":{\"cells\":8,\"depth\":8},\"socket\":{\"path\":\"%s/s\"},"
-                          "\"ring\":{\"control_dir\":\"%s\",\"body_dir\":\"%s\",\"pages\":\"4Ki\",\"lock\":\"off\","
-                          "\"classes\":[{\"slot_bytes\":\"4Ki\",\"slots\":5},{\"slot_bytes\":\"64Ki\",\"slots\":1}]}}",
-                          directory, directory, directory);
+    int length = snprintf(
+        text, sizeof text,
+        "{\"stage\":\"fuzz\",\"clients\":{\"max\":3},"
+        "\"inbox\":{\"cells\":8,\"depth\":8},\"socket\":{\"path\":\"%s/s\"},"
+        "\"ring\":{\"control_dir\":\"%s\",\"body_dir\":\"%s\",\"pages\":\"4Ki\",\"lock\":\"off\","
+        "\"classes\":[{\"slot_bytes\":\"4Ki\",\"slots\":5},{\"slot_bytes\":\"64Ki\",\"slots\":1}]}"
+        "}",
+        directory, directory, directory);
     CHECK(rs_config_parse(&config, text, (size_t)length, "fuzz", error, sizeof error) == 0);
     atexit(remove_files);
     CHECK(ring_files_open(&files, &ring, &config, error, sizeof error) == 0);
@@ -52,7 +56,8 @@ static void put(const char *path, const void *data, size_t bytes, size_t file_by
 {
     int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 
-    CHECK(fd >= 0 && pwrite(fd, data, bytes, 0) == (ssize_t)bytes && ftruncate(fd, (off_t)file_bytes) == 0);
+    CHECK(fd >= 0 && pwrite(fd, data, bytes, 0) == (ssize_t)bytes &&
+          ftruncate(fd, (off_t)file_bytes) == 0);
     close(fd);
 }
 
@@ -92,7 +97,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     unsigned kind = (unsigned)next(&input, 1);
     size_t bytes = kind % 8 == 1 ? (size_t)next(&input, 3) % (2 * fresh_bytes) : fresh_bytes;
     while (input.left > 0) {
-        size_t at = kind % 2 == 0 ? (size_t)next(&input, 1) * 2 : (size_t)next(&input, 3) % (fresh_bytes - 8);
+        size_t at = kind % 2 == 0 ? (size_t)next(&input, 1) * 2
+                                  : (size_t)next(&input, 3) % (fresh_bytes - 8);
         next_bytes(&input, control + at, 8);
     }
     CHECK(mkdir(directory, 0700) == 0 || access(directory, W_OK) == 0);

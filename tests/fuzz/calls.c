@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls with any content to a whole sidecar that runs in this process: each is answered, and it serves on. */
+/* Calls with any content to a whole sidecar that runs in this process: each is answered, and it
+ * serves on. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,10 +15,10 @@
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/types.h"
 
-#define CONFIG                                                                                        \
-    "{\"stage\":\"fuzz\",\"socket\":{\"path\":\"%s/sock\"},\"inbox\":{\"cells\":8,\"depth\":4},"      \
-    "\"ring\":{\"control_dir\":\"%s\",\"body_dir\":\"%s\",\"pages\":\"4Ki\",\"lock\":\"off\","        \
-    "\"classes\":[{\"slot_bytes\":\"4Ki\",\"slots\":6}]},\"log\":{\"level\":\"error\"},"              \
+#define CONFIG                                                                                   \
+    "{\"stage\":\"fuzz\",\"socket\":{\"path\":\"%s/sock\"},\"inbox\":{\"cells\":8,\"depth\":4}," \
+    "\"ring\":{\"control_dir\":\"%s\",\"body_dir\":\"%s\",\"pages\":\"4Ki\",\"lock\":\"off\","   \
+    "\"classes\":[{\"slot_bytes\":\"4Ki\",\"slots\":6}]},\"log\":{\"level\":\"error\"},"         \
     "\"routes\":{\"self\":{\"to\":[\"unix:%s/sock\"],\"when_full\":\"error\"}}}"
 
 static char base[48];
@@ -63,9 +64,10 @@ static void begin(void)
     CHECK(pthread_create(&thread, NULL, serve, &config) == 0);
 }
 
-/* Sends a request whose payload is any bytes, and waits for its answer or the end of the connection. */
-static bool call(int fd, uint32_t stream, const ProtobufCServiceDescriptor *service, unsigned method,
-                 const uint8_t *payload, size_t bytes)
+/* Sends a request whose payload is any bytes, and waits for its answer or the end of the
+ * connection. */
+static bool call(int fd, uint32_t stream, const ProtobufCServiceDescriptor *service,
+                 unsigned method, const uint8_t *payload, size_t bytes)
 {
     Ringside__Ttrpc__V1__Request request = RINGSIDE__TTRPC__V1__REQUEST__INIT;
     uint8_t frame[RS_FRAME_HEADER_BYTES + 4096];
@@ -73,12 +75,15 @@ static bool call(int fd, uint32_t stream, const ProtobufCServiceDescriptor *serv
     struct rs_frame answer;
     int rc = 0;
 
-    request.service = (char *)(service == services[0] ? "ringside.v1.Control" : "ringside.peer.v1.Peer");
+    request.service =
+        (char *)(service == services[0] ? "ringside.v1.Control" : "ringside.peer.v1.Peer");
     request.method = (char *)service->methods[method].name;
     request.timeout_nano = 100000;
     request.payload = (ProtobufCBinaryData){bytes, (uint8_t *)payload};
-    struct rs_frame_header header = {.length = (uint32_t)ringside__ttrpc__v1__request__get_packed_size(&request),
-                                     .stream = stream, .type = RS_FRAME_REQUEST};
+    struct rs_frame_header header = {
+        .length = (uint32_t)ringside__ttrpc__v1__request__get_packed_size(&request),
+        .stream = stream,
+        .type = RS_FRAME_REQUEST};
     CHECK(header.length <= sizeof frame - RS_FRAME_HEADER_BYTES);
     rs_frame_header_encode(&header, frame);
     ringside__ttrpc__v1__request__pack(&request, frame + RS_FRAME_HEADER_BYTES);
@@ -112,7 +117,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         size_t bytes = next_bytes(&input, payload, (size_t)next(&input, 1) * 4);
 
         method = method / 8 % service->n_methods;
-        if (strcmp(service->methods[method].name, "Drain") != 0) /* afterwards it would refuse all */
+        if (strcmp(service->methods[method].name, "Drain") !=
+            0) /* afterwards it would refuse all */
             alive = call(fd, stream, service, method, payload, bytes);
     }
     close(fd);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Steps of workers and of the sidecar while words of the control file change to anything between them. */
+/* Steps of workers and of the sidecar while words of the control file change to anything between
+ * them. */
 #include <stdio.h>
 
 #include "proto/tensor.h"
@@ -9,9 +10,16 @@
 static rs_word *any_word(struct fuzzed *fuzzed, struct input *input)
 {
     const struct rs_superblock *plan = &fuzzed->plan;
-    const uint64_t begins[] = {plan->slots_offset, plan->cells_offset, plan->inbox_offset,
-                               plan->classes[0].bitmap_offset, plan->shared_offset, plan->clients_offset,
-                               plan->destinations_offset, plan->ring_table_offset, 0, plan->slots_offset};
+    const uint64_t begins[] = {plan->slots_offset,
+                               plan->cells_offset,
+                               plan->inbox_offset,
+                               plan->classes[0].bitmap_offset,
+                               plan->shared_offset,
+                               plan->clients_offset,
+                               plan->destinations_offset,
+                               plan->ring_table_offset,
+                               0,
+                               plan->slots_offset};
     uint64_t at = begins[next(input, 1) % 10] + next(input, 1) * 8;
 
     return (rs_word *)(fuzzed->ring.control + at % plan->control_bytes);
@@ -53,7 +61,8 @@ static void receive(struct fuzzed *fuzzed, unsigned what)
         rs_ring_forward(&lease, routes, 1 + what / 4 % 2, deliveries);
 }
 
-/* With nothing written any more, two audits set aside what is nonsense, and a message goes through. */
+/* With nothing written any more, two audits set aside what is nonsense, and a message goes through.
+ */
 static void check_mended(struct fuzzed *fuzzed)
 {
     uint16_t route = STAGE;
@@ -80,8 +89,8 @@ static void check_mended(struct fuzzed *fuzzed)
             return;
     }
     printf("slot %u: head %llx, tail %llx, overflow %x, cells", loan.slot,
-           (unsigned long long)fuzzed->inbox.shared->head, (unsigned long long)fuzzed->inbox.shared->tail,
-           fuzzed->inbox.shared->overflow);
+           (unsigned long long)fuzzed->inbox.shared->head,
+           (unsigned long long)fuzzed->inbox.shared->tail, fuzzed->inbox.shared->overflow);
     for (uint32_t i = 0; i < fuzzed->inbox.cell_count; i++)
         printf(" %016llx", (unsigned long long)fuzzed->inbox.cells[i]);
     printf("\n");

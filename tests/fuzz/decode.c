@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes as each message of control.proto and peer.proto: refused, or the same after a round trip. */
+/* Bytes as each message of control.proto and peer.proto: refused, or the same after a round trip.
+ */
 #include <errno.h>
 #include <stdlib.h>
 

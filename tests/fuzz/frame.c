@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A byte stream, cut anywhere, is either frames or an end; what the reader yields is what came in. */
+/* A byte stream, cut anywhere, is either frames or an end; what the reader yields is what came in.
+ */
 #include "proto/frame.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -24,7 +25,8 @@ static void check_frame(const struct rs_frame *frame, const uint8_t *at, size_t 
 }
 
 /* Takes every whole frame. False when the stream is over the cap: then for good. */
-static bool take_frames(struct rs_ttrpc_reader *reader, const uint8_t *stream, size_t bytes, size_t *at)
+static bool take_frames(struct rs_ttrpc_reader *reader, const uint8_t *stream, size_t bytes,
+                        size_t *at)
 {
     struct rs_frame frame;
     int rc;

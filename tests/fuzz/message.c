@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Header words and a body that a stranger wrote: corrupt, or all that is named lies inside the slot. */
+/* Header words and a body that a stranger wrote: corrupt, or all that is named lies inside the
+ * slot. */
 #include <stdlib.h>
 
 #include "proto/tensor.h"
@@ -23,13 +24,15 @@ static bool same(const struct rs_message *a, const struct rs_message *b)
 {
     bool equal = a->tensor_count == b->tensor_count && a->metadata_kind == b->metadata_kind &&
                  a->metadata_bytes == b->metadata_bytes && a->publish_ns == b->publish_ns &&
-                 a->ttl_ns == b->ttl_ns && a->sequence == b->sequence && a->stream_id == b->stream_id &&
-                 memcmp(a->trace_id, b->trace_id, 16) == 0 && a->origin_ticket == b->origin_ticket;
+                 a->ttl_ns == b->ttl_ns && a->sequence == b->sequence &&
+                 a->stream_id == b->stream_id && memcmp(a->trace_id, b->trace_id, 16) == 0 &&
+                 a->origin_ticket == b->origin_ticket;
 
     for (unsigned i = 0; equal && i < a->tensor_count; i++) {
         const struct rs_tensor *left = &a->tensors[i], *right = &b->tensors[i];
-        equal = left->dtype == right->dtype && left->rank == right->rank && left->offset == right->offset &&
-                left->bytes == right->bytes && memcmp(left->shape, right->shape, left->rank * 8u) == 0;
+        equal = left->dtype == right->dtype && left->rank == right->rank &&
+                left->offset == right->offset && left->bytes == right->bytes &&
+                memcmp(left->shape, right->shape, left->rank * 8u) == 0;
     }
     return equal;
 }
@@ -67,7 +70,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (rs_message_load(&message, &slot, body, slot_bytes) == 0) {
         check_inside(&message, slot_bytes);
         CHECK(rs_message_load(&first, &slot, NULL, slot_bytes) == 0);
-        CHECK(memcmp(&first.tensors[0].shape, &message.tensors[0].shape, first.tensors[0].rank * 8u) == 0);
+        CHECK(memcmp(&first.tensors[0].shape, &message.tensors[0].shape,
+                     first.tensors[0].rank * 8u) == 0);
         write_again(&message, &slot);
     }
     free(body);

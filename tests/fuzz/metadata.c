@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A message with any header and metadata on its way to a socket client, and from there into JSON. */
+/* A message with any header and metadata on its way to a socket client, and from there into JSON.
+ */
 #include <stdlib.h>
 
 #include "client/cli/to_json.h"
@@ -40,7 +41,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint64_t slot_bytes = rs_ring_slot_bytes(&fuzzed.ring, loan.slot);
     memset(body, 0, slot_bytes);
     next_bytes(&input, body, slot_bytes);
-    struct session_lease lease = {.ring = &fuzzed.ring, .slot = loan.slot, .generation = loan.generation};
+    struct session_lease lease = {
+        .ring = &fuzzed.ring, .slot = loan.slot, .generation = loan.generation};
     if (wire_message_fill(wire, NULL, &lease, "/body", 3) == 0) {
         const ProtobufCBinaryData *metadata = &wire->message.metadata;
         CHECK(metadata->len == 0 || (metadata->data >= body && metadata->len <= slot_bytes &&

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A small ring whose control file strangers write to, mapped between pages that nobody may touch. */
+/* A small ring whose control file strangers write to, mapped between pages that nobody may touch.
+ */
 #ifndef RINGSIDE_TESTS_FUZZ_RING_H
 #define RINGSIDE_TESTS_FUZZ_RING_H
 
@@ -11,11 +12,12 @@
 #include "proto/repair.h"
 #include "tests/fuzz/fuzz.h"
 
-#define STAGE      1    /* destination of the own inbox */
+#define STAGE      1 /* destination of the own inbox */
 #define GUARD      4096
 #define MAPPED_MAX 16
 
-/* The linker leads mmap and munmap here (--wrap): an access beyond a mapped file ends the process. */
+/* The linker leads mmap and munmap here (--wrap): an access beyond a mapped file ends the process.
+ */
 void *__real_mmap(void *at, size_t bytes, int access, int flags, int fd, off_t offset);
 int __real_munmap(void *at, size_t bytes);
 void *__wrap_mmap(void *at, size_t bytes, int access, int flags, int fd, off_t offset);
@@ -68,9 +70,15 @@ struct fuzzed {
 
 static inline void fuzzed_begin(struct fuzzed *fuzzed)
 {
-    static const struct rs_geometry geometry = {
-        .stage = "fuzz", .classes = {{4096, 5}, {65536, 2}}, .class_count = 2, .client_count = 4,
-        .inbox_cells = 8, .inbox_depth = 8, .sidecar_id = 7, .page_bytes = 4096, .incarnation = {1, 2}};
+    static const struct rs_geometry geometry = {.stage = "fuzz",
+                                                .classes = {{4096, 5}, {65536, 2}},
+                                                .class_count = 2,
+                                                .client_count = 4,
+                                                .inbox_cells = 8,
+                                                .inbox_depth = 8,
+                                                .sidecar_id = 7,
+                                                .page_bytes = 4096,
+                                                .incarnation = {1, 2}};
     const char *why;
 
     if (fuzzed->fresh == NULL) {

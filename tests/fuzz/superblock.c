@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A superblock that a stranger wrote: refused with a reason, or every place it names is in the files. */
+/* A superblock that a stranger wrote: refused with a reason, or every place it names is in the
+ * files. */
 #include "tests/fuzz/ring.h"
 
 #define LARGEST (1u << 20)
@@ -31,9 +32,11 @@ static void check_places(const struct rs_superblock *copy)
 {
     uint64_t end = copy->control_bytes, slots = 0;
 
-    CHECK(copy->slot_count >= 1 && copy->slot_count <= RS_MAX_SLOTS && copy->client_count <= RS_MAX_CLIENTS);
+    CHECK(copy->slot_count >= 1 && copy->slot_count <= RS_MAX_SLOTS &&
+          copy->client_count <= RS_MAX_CLIENTS);
     CHECK(inside(copy->clients_offset, copy->client_count * sizeof(struct rs_client), end));
-    CHECK(inside(copy->destinations_offset, copy->destination_count * sizeof(struct rs_destination), end));
+    CHECK(inside(copy->destinations_offset, copy->destination_count * sizeof(struct rs_destination),
+                 end));
     CHECK(inside(copy->shared_offset, sizeof(struct rs_ring_shared), end));
     CHECK(inside(copy->inbox_offset, sizeof(struct rs_inbox_shared), end));
     CHECK(inside(copy->ring_table_offset, RS_MAX_RINGS * sizeof(struct rs_ring_entry), end));
@@ -64,7 +67,8 @@ static void map(const struct rs_superblock *superblock)
     for (uint32_t i = 0; i < ring.layout.slot_count; i++)
         rs_ring_mark_free(&ring, i);
     for (unsigned i = 0; i < ring.layout.class_count; i++)
-        CHECK(rs_ring_loan(&ring, 1, i, &loan) == 0 && rs_ring_class_of(&ring, loan.slot) == (int)i);
+        CHECK(rs_ring_loan(&ring, 1, i, &loan) == 0 &&
+              rs_ring_class_of(&ring, loan.slot) == (int)i);
     rs_ring_unmap(&ring);
     close(fd);
 }
@@ -82,7 +86,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         size_t at = (size_t)next(&input, 2) % (sizeof superblock - 8);
         next_bytes(&input, (uint8_t *)&superblock + at, 8);
     }
-    if (rs_layout_read(&copy, &superblock, superblock.control_bytes, superblock.body_bytes, &why) < 0) {
+    if (rs_layout_read(&copy, &superblock, superblock.control_bytes, superblock.body_bytes, &why) <
+        0) {
         CHECK(why != NULL && why[0] != '\0');
         return 0;
     }

@@ -30,7 +30,9 @@ static void decode_payload(const Ringside__Ttrpc__V1__Request *request)
 /* Names and timeout survive being sent again. */
 static void send_again(const Ringside__Ttrpc__V1__Request *request)
 {
-    struct rs_ttrpc_request out = {.stream = 5, .service = request->service, .method = request->method,
+    struct rs_ttrpc_request out = {.stream = 5,
+                                   .service = request->service,
+                                   .method = request->method,
                                    .timeout_ns = request->timeout_nano};
     Ringside__Ttrpc__V1__Request *again;
     struct rs_ttrpc_writer writer;
@@ -41,7 +43,8 @@ static void send_again(const Ringside__Ttrpc__V1__Request *request)
     CHECK(rs_ttrpc_request_write(&writer, &out, NULL, 0) == 0);
     struct rs_frame frame = sent(&writer);
     CHECK(rs_ttrpc_request_decode(&frame, 1, &call, &again, &why) == 0 && call.stream == 5);
-    CHECK(strcmp(again->service, request->service) == 0 && strcmp(again->method, request->method) == 0);
+    CHECK(strcmp(again->service, request->service) == 0 &&
+          strcmp(again->method, request->method) == 0);
     CHECK(again->timeout_nano == request->timeout_nano);
     rs_ttrpc_request_free(again);
     rs_ttrpc_writer_finish(&writer);
@@ -66,7 +69,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct input input = {data, size};
     unsigned type = (unsigned)next(&input, 1);
-    struct rs_frame frame = {.header = {(uint32_t)input.left, 3, RS_FRAME_REQUEST, 0}, .payload = input.at};
+    struct rs_frame frame = {.header = {(uint32_t)input.left, 3, RS_FRAME_REQUEST, 0},
+                             .payload = input.at};
     Ringside__Ttrpc__V1__Request *request;
     struct rs_ttrpc_call call;
     ProtobufCMessage *payload;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Linked into a sidecar of its own: its allocations fail when a test says so, through a file that both have mapped. */
+/* Linked into a sidecar of its own: its allocations fail when a test says so, through a file that
+ * both have mapped. */
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -10,7 +11,8 @@
 #include "proto/atomic.h"
 #include "proto/err.h"
 
-/* What the linker leads the sidecar's own calls to; libraries keep theirs (libuv ends the process without memory). */
+/* What the linker leads the sidecar's own calls to; libraries keep theirs (libuv ends the process
+ * without memory). */
 void *__real_malloc(size_t bytes);
 void *__real_calloc(size_t count, size_t bytes);
 void *__real_realloc(void *block, size_t bytes);

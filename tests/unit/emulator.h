@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether a test of another processor's build runs under qemu-user, which lacks what some cases look at. */
+/* Whether a test of another processor's build runs under qemu-user, which lacks what some cases
+ * look at. */
 #ifndef RINGSIDE_TESTS_EMULATOR_H
 #define RINGSIDE_TESTS_EMULATOR_H
 
@@ -13,7 +14,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* It takes every madvise for advice that may be ignored; the kernel refuses a number that it does not know. */
+/* It takes every madvise for advice that may be ignored; the kernel refuses a number that it does
+ * not know. */
 static inline bool emulated(void)
 {
     size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
