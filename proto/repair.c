@@ -12,6 +12,7 @@
 #include "proto/wait.h"
 
 #define SLICE_MAX 64 /* slots whose missing cells are looked for in one pass over an inbox */
+#define CLOCK_SLACK_NS UINT64_C(10000000000) /* the audit's time is that of its slice's begin, not of the publication */
 
 int rs_repair_init(struct rs_repair *repair, struct rs_ring *ring)
 {
@@ -114,7 +115,17 @@ struct slice {
     uint8_t found[SLICE_MAX * RS_MAX_DELIVERIES];
 };
 
-static bool words_make_sense(struct rs_repair *repair, uint32_t slot, uint64_t state)
+/* A readable message has a readers word of its generation and a time to live that ends. */
+static bool ticket_makes_sense(const struct rs_slot *record, uint64_t state, int64_t now_ns)
+{
+    uint64_t readers = rs_load_seq_cst(&record->readers), publish_ns, ttl_ns;
+
+    rs_message_times(record, &publish_ns, &ttl_ns);
+    return rs_readers_generation(readers) == (rs_state_generation(state) & 0xffff) && ttl_ns != 0 &&
+           (now_ns <= 0 || publish_ns <= (uint64_t)now_ns + CLOCK_SLACK_NS);
+}
+
+static bool words_make_sense(struct rs_repair *repair, uint32_t slot, uint64_t state, int64_t now_ns)
 {
     const struct rs_ring *ring = repair->ring;
     struct rs_slot *record = &ring->slots[slot];
@@ -133,6 +144,8 @@ static bool words_make_sense(struct rs_repair *repair, uint32_t slot, uint64_t s
         return false;
     }
     if (owner != 0 || (rs_state_flags(state) & ~RS_FLAG_TICKET) != 0)
+        return false;
+    if ((rs_state_flags(state) & RS_FLAG_TICKET) && !ticket_makes_sense(record, state, now_ns))
         return false;
     for (unsigned i = 0; i < RS_MAX_DELIVERIES; i++) {
         uint64_t word = rs_load_seq_cst(&record->delivery[i]);
@@ -219,12 +232,44 @@ static void collect(struct rs_repair *repair, struct slice *slice, uint32_t slot
     }
 }
 
+static bool has_number(const uint64_t *in_use, unsigned number)
+{
+    return (in_use[number / 64] >> number % 64 & 1) != 0;
+}
+
+/* A number is given anew only after its sweep and an audit, so what a free one holds was never taken: a stray write says
+ * so, and nobody would ever give it back. */
+static void sweep_nobody(struct rs_repair *repair, uint32_t slot, uint64_t state)
+{
+    struct rs_slot *record = &repair->ring->slots[slot];
+    uint16_t owner = rs_state_owner(state);
+
+    if (repair->clients_in_use == NULL)
+        return;
+    if (rs_state_phase(state) == RS_LOANED && !has_number(repair->clients_in_use, owner))
+        sweep_slot(repair, slot, owner, RS_NO_READER);
+    if (rs_state_phase(state) != RS_SEALED)
+        return;
+    for (unsigned i = 0; i < RS_MAX_DELIVERIES; i++) {
+        uint64_t word = rs_load_seq_cst(&record->delivery[i]);
+        uint16_t holder = (uint16_t)rs_delivery_holder(word);
+
+        if (rs_delivery_phase(word) == RS_HELD &&
+            rs_delivery_generation(word) == rs_state_generation(state) &&
+            !has_number(repair->clients_in_use, holder))
+            sweep_delivery(repair, slot, i, holder);
+    }
+    uint64_t bits = rs_load_seq_cst(&record->readers) & RS_READERS_BITS & ~*repair->readers_in_use;
+    if (bits != 0)
+        rs_fetch_and_seq_cst(&record->readers, ~bits);
+}
+
 static void audit_slot(struct rs_repair *repair, struct slice *slice, uint32_t slot, int64_t now_ns)
 {
     struct rs_slot *record = &repair->ring->slots[slot];
     uint64_t state = rs_load_seq_cst(&record->state);
 
-    if (!words_make_sense(repair, slot, state)) {
+    if (!words_make_sense(repair, slot, state, now_ns)) {
         suspect(repair, slot, state);
         return;
     }
@@ -233,6 +278,7 @@ static void audit_slot(struct rs_repair *repair, struct slice *slice, uint32_t s
         rs_ring_mark_free(repair->ring, slot);
         return;
     }
+    sweep_nobody(repair, slot, state);
     if (rs_state_phase(state) != RS_SEALED)
         return;
     if (is_over(record, now_ns))

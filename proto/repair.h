@@ -12,6 +12,9 @@ struct rs_repair {
     uint8_t ring_number[RS_MAX_DESTINATIONS];       /* of this ring in that inbox */
     struct rs_inbox *own;                           /* the stage's own inbox, whose hints it mends; may be NULL */
     uint64_t *suspect;                              /* per slot: nonsense state seen once, or 0; owned */
+    /* Bits of the client and of the reader numbers that somebody has, 0's among them; not owned. NULL: nobody knows, and
+     * nothing is taken back but by a sweep. */
+    const uint64_t *clients_in_use, *readers_in_use;
     /* Since init; the first three also count as client 0's in the ring. */
     uint64_t requeued, dead_lettered, expired, freed_loans, quarantined, pushed;
 };
@@ -25,8 +28,9 @@ void rs_repair_finish(struct rs_repair *repair);
  * the destination's limit: dead-lettered), its reader bit off. The caller then audits, wakes and marks the entry UNUSED. */
 bool rs_repair_sweep(struct rs_repair *repair, uint16_t client, unsigned reader, uint32_t *cursor,
                      uint32_t slots);
-/* Each takeable word without a cell gets one; slots that nobody needs are freed, bitmap bits set; nonsense seen twice is
- * quarantined; time to live of queued messages and tickets enforced against now_ns. */
+/* Each takeable word without a cell gets one; slots that nobody needs are freed, bitmap bits set; what a number holds that
+ * nobody has is swept; nonsense seen twice is quarantined; time to live of queued messages and tickets enforced against
+ * now_ns. */
 bool rs_repair_audit(struct rs_repair *repair, int64_t now_ns, uint32_t *cursor, uint32_t slots);
 
 /* Looks at the own inbox's hints and rebuilds them when they are wrong; before an audit. */

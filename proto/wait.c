@@ -4,6 +4,7 @@
 
 #include <limits.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -59,10 +60,12 @@ void rs_wait_sleep(rs_word32 *word, uint32_t armed, int64_t timeout_ns)
 void rs_event_write(int event_fd)
 {
     const uint64_t one = 1;
+    struct pollfd ready = {.fd = event_fd, .events = POLLOUT};
 
-    if (event_fd < 0)
+    /* A full counter is readable all the same. All who have the descriptor share its flags, so anybody may have made it
+     * one that blocks: it is written only when it has room. */
+    if (event_fd < 0 || poll(&ready, 1, 0) != 1 || (ready.revents & POLLOUT) == 0)
         return;
-    /* EAGAIN: the counter is full, so it is readable all the same. */
     ssize_t written = write(event_fd, &one, sizeof one);
     (void)written;
 }

@@ -48,6 +48,14 @@ static bool reader_is_free(const struct clients *clients, unsigned reader)
     return reader > 0 && reader < CLIENTS_SHARED_READER && (clients->readers >> reader & 1) == 0;
 }
 
+static void set_in_use(struct clients *clients, uint16_t number, bool used)
+{
+    uint64_t bit = UINT64_C(1) << number % 64;
+
+    clients->in_use[number / 64] &= ~bit;
+    clients->in_use[number / 64] |= used ? bit : 0;
+}
+
 static void give_reader(struct clients *clients, unsigned reader, uint16_t number)
 {
     clients->readers |= UINT64_C(1) << reader;
@@ -152,6 +160,7 @@ static int admit_anew(struct proxy *proxy, const struct clients_request *request
     }
     RS_FAILPOINT(admit_locked);
     struct client *client = &clients->entries[number];
+    set_in_use(clients, number, true);
     *client = (struct client){.phase = CLIENT_ATTACHED,
                               .wants_lock = request->wants_lock,
                               .foreign = request->foreign,
@@ -296,6 +305,7 @@ void clients_swept(struct proxy *proxy, uint16_t number)
     tables_changed(proxy, &proxy->ring.clients[number]);
     RS_FAILPOINT(client_unused);
     client->phase = CLIENT_FREE;
+    set_in_use(clients, number, false);
     clients->inherited -= client->inherited;
     client->inherited = false;
     drop_shared_readings(proxy);
@@ -318,6 +328,7 @@ static void adopt(struct proxy *proxy, uint16_t number)
         return;
     RS_FAILPOINT(client_adopted);
     client->phase = CLIENT_DETACHED;
+    set_in_use(clients, number, true);
     client->wants_lock = (rs_client_flags(state) & RS_CLIENT_NO_LOCK) == 0;
     client->foreign = (rs_client_flags(state) & RS_CLIENT_FOREIGN) != 0;
     client->reader = RS_NO_READER;
@@ -343,6 +354,18 @@ static void adopt(struct proxy *proxy, uint16_t number)
              client->name, client->pid);
 }
 
+/* A lock without an entry: a child of the number's last owner, or a stray write lost the entry of a
+ * worker that lives. */
+static bool somebody_unknown_lives(struct proxy *proxy)
+{
+    for (uint32_t i = 1; i < proxy->clients->count; i++) {
+        if (proxy->clients->entries[i].phase == CLIENT_FREE &&
+            ring_files_byte_locked(&proxy->files, (int)i))
+            return true;
+    }
+    return false;
+}
+
 int clients_open(struct proxy *proxy)
 {
     struct clients *clients = calloc(1, sizeof *clients);
@@ -358,6 +381,8 @@ int clients_open(struct proxy *proxy)
     if (clients->entries == NULL)
         return -ENOMEM;
     clients->count = count;
+    set_in_use(clients, 0, true);
+    give_reader(clients, 0, 0);
     give_reader(clients, CLIENTS_SHARED_READER, 0);
     int rc = tokens_open(&clients->tokens, proxy->config.ring.control_dir, proxy->config.stage,
                          count, proxy->ring.layout.incarnation);
@@ -375,6 +400,10 @@ int clients_open(struct proxy *proxy)
         mend_sweep(proxy, 0);
     for (uint32_t i = 1; proxy->files.adopted && i < count; i++)
         adopt(proxy, (uint16_t)i);
+    if (!proxy->files.adopted || !somebody_unknown_lives(proxy)) {
+        proxy->repair.clients_in_use = clients->in_use;
+        proxy->repair.readers_in_use = &clients->readers;
+    }
     clients->shared_left = proxy->files.adopted;
     drop_shared_readings(proxy);
     return 0;

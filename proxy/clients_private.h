@@ -29,7 +29,8 @@ struct clients {
     uint32_t count;         /* numbers 0..count-1; 0 is the sidecar */
     struct client *entries; /* owned */
     struct tokens tokens;
-    uint64_t readers;                   /* bits of the reader numbers in use */
+    uint64_t readers;                   /* bits of the reader numbers in use, the sidecar's among them */
+    uint64_t in_use[RS_MAX_CLIENTS / 64]; /* bits of the numbers that are not CLIENT_FREE */
     uint16_t by_reader[RS_MAX_READERS]; /* who has it, when the bit is on */
     uint32_t inherited;                 /* how many are */
     bool shared_left; /* readings of an earlier sidecar's sessions may be left in the words */

@@ -3,11 +3,13 @@
 #include "proxy/proxy.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "proto/err.h"
@@ -19,7 +21,9 @@
 #include "proxy/tables.h"
 #include "proxy/watch.h"
 
-#define DRAIN_LOOK_MS 50
+#define DRAIN_LOOK_MS          50
+#define DESCRIPTORS_OF_OURS    1024 /* rings of peers, connections without a session, files */
+#define DESCRIPTORS_PER_CLIENT 8    /* connection, pidfd, epoll and timer of a wait */
 
 struct drain_call {
     struct drain_call *next;
@@ -256,11 +260,39 @@ static void on_signal(uv_signal_t *handle, int number)
 
 /* ---- the beginning ---- */
 
+static void ignore_poll(uv_poll_t *poll, int status, int events)
+{
+    (void)poll, (void)status, (void)events;
+}
+
+/* libuv ends the process when its table of watchers, by descriptor, cannot grow: it grows now, while
+ * memory is there, to what this sidecar may ever open. */
+static void grow_watchers(struct proxy *proxy)
+{
+    struct rlimit limit;
+    rlim_t most = DESCRIPTORS_OF_OURS + DESCRIPTORS_PER_CLIENT * (rlim_t)proxy->config.clients.max;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return;
+    int fd = fcntl(proxy->bell_event, F_DUPFD_CLOEXEC,
+                   (int)(most < limit.rlim_cur ? most : limit.rlim_cur) - 1);
+    if (fd < 0)
+        return;
+    if (uv_poll_init(&proxy->loop, &proxy->highest, fd) == 0) {
+        uv_poll_start(&proxy->highest, UV_READABLE, ignore_poll);
+        uv_close((uv_handle_t *)&proxy->highest, NULL);
+    }
+    close(fd);
+}
+
 static int open_events(struct proxy *proxy)
 {
     proxy->inbox_event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     proxy->bell_event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    return proxy->inbox_event < 0 || proxy->bell_event < 0 ? -errno : 0;
+    if (proxy->inbox_event < 0 || proxy->bell_event < 0)
+        return -errno;
+    grow_watchers(proxy);
+    return 0;
 }
 
 static int open_ring(struct proxy *proxy)

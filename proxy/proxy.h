@@ -54,6 +54,7 @@ struct proxy {
     char open_error[1024];
     uv_signal_t terminate, interrupt;
     uv_timer_t drain_timer;
+    uv_poll_t highest; /* only to size libuv's table */
     int64_t drain_deadline_ns;
     struct census_request drain_census; /* what is left; asked for by drain_timer */
     bool opened;                        /* the ring is mapped */

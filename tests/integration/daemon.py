@@ -95,12 +95,12 @@ class Daemon:
         return left + sorted(p.name for p in self.directory.glob("*.sock*"))
 
 
-def wait_for(condition, seconds=10):
-    """Waits until condition() is true and returns its value; fails the test otherwise."""
+def wait_for(condition, seconds=10, tell=lambda: ""):
+    """Waits until condition() is true and returns its value; fails the test otherwise, with what tell() says."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         value = condition()
         if value:
             return value
         time.sleep(0.01)
-    raise AssertionError(f"not so within {seconds} s")
+    raise AssertionError(f"not so within {seconds} s {tell()}")

@@ -7,12 +7,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <uv.h>
 
 #include "proto/atomic.h"
 #include "proto/err.h"
 
-/* What the linker leads the sidecar's own calls to; libraries keep theirs (libuv ends the process
- * without memory). */
+/* What the linker leads the sidecar's own calls to; other libraries than libuv keep theirs. */
 void *__real_malloc(size_t bytes);
 void *__real_calloc(size_t count, size_t bytes);
 void *__real_realloc(void *block, size_t bytes);
@@ -40,6 +40,7 @@ __attribute__((constructor)) static void map_oom(void)
     oom = mmap(NULL, sizeof *oom, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     RS_REQUIRE(oom != MAP_FAILED);
     close(fd);
+    RS_REQUIRE(uv_replace_allocator(__wrap_malloc, __wrap_realloc, __wrap_calloc, free) == 0);
 }
 
 static bool fails(void)

@@ -144,6 +144,21 @@ def test_every_request_without_memory(sidecar, shortage, goes_on):  # noqa: F811
     assert daemon.stop() == 0, daemon.log()
 
 
+def test_more_descriptors_than_ever_without_memory(sidecar, shortage):  # noqa: F811
+    """Tables by descriptor have their size before memory is short: each number is first used without any."""
+    daemon = sidecar(clients={"max": 64}).start(env=shortage.environment)
+    with contextlib.ExitStack() as clients:
+        for _ in range(30):
+            for left in range(1, 20):
+                shortage.begin(left, 1)
+                with attempt(), daemon.client() as client:
+                    client.attach()
+                shortage.end()
+            clients.enter_context(daemon.client()).attach()
+        assert descriptors(daemon) > 62
+    assert daemon.stop() == 0, daemon.log()
+
+
 def linked(daemon, direction):
     with attempt(), daemon.client() as client:
         return "connected" in [p.state for p in client.status().peers if p.direction == direction]

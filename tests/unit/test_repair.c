@@ -153,6 +153,46 @@ static void queued_messages_expire_and_are_counted(void **state)
     assert_false(take(fixture, &lease));
 }
 
+/* Who has which number, as the sidecar tells it. */
+static void set_numbers(struct ring_fixture *fixture, const uint64_t *clients, const uint64_t *readers)
+{
+    fixture->repair.clients_in_use = clients;
+    fixture->repair.readers_in_use = readers;
+}
+
+static void what_nobody_holds_comes_back(void **state)
+{
+    struct ring_fixture *fixture = *state;
+    const uint64_t clients[RS_MAX_CLIENTS / 64] = {1u << 0 | 1u << 3 | 1u << 5}, readers = 1u << 4;
+    struct rs_loan loan = fixture_send(fixture, 3), mine, nobodys;
+    struct rs_slot *record = &fixture->ring.slots[loan.slot];
+    struct rs_lease lease;
+
+    set_numbers(fixture, clients, &readers);
+    assert_int_equal(rs_ring_loan(&fixture->ring, 3, 0, &mine), 0);
+    assert_int_equal(rs_ring_loan(&fixture->ring, 9, 0, &nobodys), 0);
+    rs_store_relaxed(&record->delivery[0], rs_delivery(loan.generation, 9, FIXTURE_STAGE, 0, RS_HELD));
+    rs_store_relaxed(&record->readers, rs_load_relaxed(&record->readers) | 1u << 4 | 1u << 6);
+    fixture_audit(fixture, 0);
+    assert_int_equal(fixture_phase(fixture, mine.slot), RS_LOANED);
+    assert_int_equal(fixture_phase(fixture, nobodys.slot), RS_FREE);
+    assert_int_equal(rs_load_relaxed(&record->readers) & RS_READERS_BITS, 1u << 4);
+    assert_true(take(fixture, &lease)); /* by 5, who has a number */
+    assert_int_equal(rs_delivery_attempts(lease.word), 1);
+    fixture_audit(fixture, 0);
+    assert_int_equal(rs_ring_release(&lease), 0);
+}
+
+static void nothing_is_taken_while_numbers_are_unknown(void **state)
+{
+    struct ring_fixture *fixture = *state;
+    struct rs_loan loan;
+
+    assert_int_equal(rs_ring_loan(&fixture->ring, 9, 0, &loan), 0);
+    fixture_audit(fixture, 0);
+    assert_int_equal(fixture_phase(fixture, loan.slot), RS_LOANED);
+}
+
 static void nonsense_seen_twice_is_quarantined(void **state)
 {
     struct ring_fixture *fixture = *state;
@@ -212,6 +252,8 @@ int main(void)
         CASE(freed_without_its_bit_gets_it),
         CASE(dead_readers_bit_goes_and_the_count_stays),
         CASE(queued_messages_expire_and_are_counted),
+        CASE(what_nobody_holds_comes_back),
+        CASE(nothing_is_taken_while_numbers_are_unknown),
         CASE(nonsense_seen_twice_is_quarantined),
         CASE(audit_survives_random_words),
         CASE(adopt_rebuilds_wrong_hints),
