@@ -73,7 +73,8 @@ int rs_ring_loan(struct rs_ring *ring, uint16_t owner, unsigned class_index, str
 void rs_ring_prefetch_loan(struct rs_ring *ring, unsigned class_index);
 /* LOANED(owner) -> FREE. -RINGSIDE_E_STATE when it is not the owner's loan of that generation. */
 int rs_ring_abandon(struct rs_ring *ring, uint16_t owner, const struct rs_loan *loan);
-/* Writes the 8 delivery words of a loaned slot: the first `count` QUEUED for destinations[], the rest NONE; and readers. */
+/* Writes the 8 delivery words of a loaned slot: the first `count` QUEUED for destinations[], the rest NONE; and readers.
+ * With a ticket once per generation: a reader that guessed it may have set its bit since. */
 void rs_ring_prepare(struct rs_ring *ring, const struct rs_loan *loan, const uint16_t *destinations,
                      unsigned count, uint64_t readers);
 /* LOANED(owner) -> SEALED: the commit, for all routes at once. flags: RS_FLAG_TICKET. 0 or -RINGSIDE_E_STATE. */
