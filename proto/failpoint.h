@@ -33,7 +33,8 @@
     X(adopt_hints) X(adopt_readers)                                                                \
     /* proxy/ */                                                                                   \
     X(admit_locked) X(admit_alive) X(admit_again) X(attach_replied) X(client_dying)                \
-    X(client_dead) X(client_swept) X(client_counted) X(client_unused) X(client_adopted)            \
+    X(client_dead) X(client_swept) X(count_noted) X(count_added) X(count_zeroed)                   \
+    X(client_counted) X(client_unused) X(client_adopted)                                           \
     X(mend_bell_cleared) X(mend_swept) X(mend_audited) X(link_mapped) X(link_connected)            \
     X(peer_hello_answered) X(peer_admit_replied) X(peer_known_before) X(peer_known)                \
     X(peer_unused) X(session_published) X(session_copied)                                          \
