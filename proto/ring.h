@@ -124,6 +124,9 @@ bool rs_ring_readers_are_done(struct rs_slot *slot, uint32_t generation);
 int rs_ring_ticket_slot(const struct rs_ring *ring, const struct rs_ticket *ticket);
 int rs_ring_read_begin(struct rs_ring *ring, unsigned reader, const struct rs_ticket *ticket,
                        uint32_t *generation);
+/* By a reader whose bit is on: changes how many reads are left by `by`. A kept message, or one that has none left to take
+ * off, stays as it is. 0, -RINGSIDE_E_STALE_TICKET (ended meanwhile), -RINGSIDE_E_LIMIT (more than 255). */
+int rs_ring_readers_add(struct rs_ring *ring, unsigned reader, uint32_t slot, int by);
 /* counted: the reading succeeded and counts. */
 void rs_ring_read_end(struct rs_ring *ring, unsigned reader, uint32_t slot, uint32_t generation,
                       bool counted);

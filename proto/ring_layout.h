@@ -94,6 +94,7 @@ static inline unsigned rs_delivery_phase(uint64_t word)
 #define RS_READERS_KEPT (UINT64_C(1) << 39)
 #define RS_READERS_LEFT_ONE (UINT64_C(1) << 40)
 #define RS_READERS_LEFT_MASK (UINT64_C(0xff) << 40)
+#define RS_READERS_LEFT_MAX 255
 
 static inline uint64_t rs_readers(uint32_t generation, unsigned left, bool kept)
 {

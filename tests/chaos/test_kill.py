@@ -182,7 +182,7 @@ SCENARIOS = {
     "wait_for_a_message": Scenario("consumer", "b", ["?take 1 30"], only="wait_armed|receive"),
     "close_with_all": Scenario("consumer", "b", ["hold 3 500", "loan 2 0", "sleep 0"], prepare=TO_B),
     # worker that reads by ticket
-    "read": Scenario("reader", "a", ["read 0", "unread", "read 0", "unread", "misread 0", "read 1", "unread",
+    "read": Scenario("reader", "a", ["read 0", "pass 1", "unread", "read 0", "unread", "read 0", "unread", "misread 0", "read 1", "pass 1", "unread",
                                      "free 1", "share 2 3", "free 2"],
                      prepare=[("a", "share 0 2", 0), ("a", "share 1 0", 0)]),
     "close_reading": Scenario("reader", "a", ["read 0"], prepare=[("a", "share 0 2", 0)]),

@@ -325,7 +325,7 @@ static void client_metadata_room(void **state)
     options.metadata_bytes = 4001;
     assert_int_equal(ringside_send(a, &slot, "1", &options), -RINGSIDE_EINVALID);
     options.metadata_bytes = 4000;
-    options.metadata_kind = 2;
+    options.metadata_kind = 3;
     assert_int_equal(ringside_send(a, &slot, "1", &options), -RINGSIDE_EINVALID);
     options.metadata_kind = RINGSIDE_OPAQUE;
     OK(ringside_send(a, &slot, "1", &options));
