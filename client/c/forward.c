@@ -68,6 +68,7 @@ static void copy_header(struct rs_message *copy, const struct ringside_message *
     copy->sequence = message->sequence;
     memcpy(copy->trace_id, message->trace_id, sizeof copy->trace_id);
     copy->origin_ticket = message->origin_ticket;
+    copy->call_id = 0; /* the copy of a reply answers nobody */
 }
 
 /* What the options give replaces what the message had. */

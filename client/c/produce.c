@@ -273,6 +273,7 @@ static int describe(struct ringside *connection, const struct ringside_slot *slo
         return fail_with(connection, -RINGSIDE_E_TOO_BIG,
                          "the last tensor was made larger than its slot after the loan");
     message->origin_ticket = 0;
+    message->call_id = 0;
     return take_options(connection, options != NULL ? options : &none, body, message);
 }
 
