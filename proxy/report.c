@@ -56,7 +56,7 @@ static void load_stage(struct proxy *proxy, unsigned destination, char name[RS_N
 {
     uint64_t words[RS_NAME_BYTES / 8] = {0};
 
-    name[0] = '\0';
+    strcpy(name, destination == RS_REPLY_DESTINATION ? "reply" : "");
     if (destination >= proxy->ring.layout.destination_count)
         return;
     for (unsigned i = 0; i < RS_NAME_BYTES / 8; i++)
@@ -251,7 +251,8 @@ static void add_counters(struct proxy *proxy, uint32_t number, Ringside__V1__Cou
     uint64_t *const fields[] = {
         &to->sent,          &to->received, &to->released,   &to->forwarded, &to->forward_copies,
         &to->nacked,        &to->shared,   &to->reads,      &to->expired,   &to->dropped,
-        &to->dead_lettered, &to->requeued, &to->sent_bytes, &to->overflows};
+        &to->dead_lettered, &to->requeued, &to->sent_bytes, &to->overflows,
+        &to->calls,         &to->replies};
 
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         *fields[i] += rs_load_relaxed(&proxy->ring.clients[number].counter[i]);

@@ -149,7 +149,9 @@ static void report_stall(struct proxy *proxy, const struct seen *seen, int64_t a
         log_warn(&proxy->log, "stall", 0,
                  "slot %u (ticket %016llx) is held by client %u (%s) for %llu ms, route to %s",
                  seen->slot, (unsigned long long)ticket, holder, clients_name(proxy, holder), ms,
-                 destination < RS_MAX_DESTINATIONS ? proxy->routes.paths[destination] : "?");
+                 destination < RS_MAX_DESTINATIONS      ? proxy->routes.paths[destination]
+                 : destination == RS_REPLY_DESTINATION ? "its caller"
+                                                       : "?");
     }
 }
 
