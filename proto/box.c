@@ -80,10 +80,12 @@ bool rs_client_is_there(const struct rs_ring *ring, unsigned number, uint64_t no
 
 bool rs_request_is_cancelled(const struct rs_lease *request)
 {
-    uint64_t word = rs_load_seq_cst(&request->ring->slots[request->slot].delivery[RS_CANCEL_WORD]);
+    const struct rs_slot *record = &request->ring->slots[request->slot];
+    uint64_t word = rs_load_seq_cst(&record->delivery[RS_CANCEL_WORD]);
 
-    return rs_delivery_phase(word) == RS_DONE &&
-           rs_delivery_generation(word) == request->generation;
+    return (rs_delivery_phase(word) == RS_DONE &&
+            rs_delivery_generation(word) == request->generation) ||
+           rs_load_relaxed(&record->delivery[request->delivery]) != request->word;
 }
 
 /* ---- the caller ---- */

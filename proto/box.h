@@ -25,7 +25,7 @@ int rs_reply_publish(const struct rs_reply *reply);
 bool rs_reply_take_back(const struct rs_reply *reply, bool caller_is_gone);
 /* Whether the number is still that client's: `mask` says which bits of its nonce are known. After a seal, see README. */
 bool rs_client_is_there(const struct rs_ring *ring, unsigned number, uint64_t nonce, uint64_t mask);
-/* Whether the caller of a request that is held here has cancelled it. */
+/* Whether the caller of a request that is held here has cancelled it, or it is not held any more. */
 bool rs_request_is_cancelled(const struct rs_lease *request);
 
 /* ---- the caller ---- */

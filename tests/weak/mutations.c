@@ -128,7 +128,7 @@ const struct weak_mutation weak_mutations[] = {
     FOUND("i: look at the cell", "reply_room", "rs_reply_publish", "cell", LOADS, ACQUIRE),
     FOUND("j: seal", "reply_cancel", "rs_ring_seal_reply", NULL, SWAPS, ACQ_REL),
     FOUND("j: cancel", "reply_cancel", "rs_request_cancel", NULL, SWAPS, ACQ_REL),
-    FOUND("j: look at the cancel word", "reply_cancel", "rs_request_is_cancelled", NULL, LOADS,
+    FOUND("j: look at the cancel word", "reply_cancel", "rs_request_is_cancelled", "RS_CANCEL_WORD", LOADS,
           ACQUIRE),
     FOUND("j: look at the state", "reply_cancel", "rs_box_look", "state", LOADS, ACQUIRE),
     FOUND("k: seal", "reply_death", "rs_ring_seal_reply", NULL, SWAPS, ACQ_REL),
