@@ -25,6 +25,9 @@
     X(overflow_before) X(overflow_set) X(overflow_clear_before) X(overflow_clear_after)            \
     X(clear_before) X(clear_after) X(clear_head) X(drop_before) X(drop_after) X(drop_cleared)      \
     X(hints_cells_cleared) X(hints_head) X(hints_tail)                                             \
+    /* box.c */                                                                                    \
+    X(post_before) X(post_after) X(reply_sealed) X(take_back_before) X(take_back_after)            \
+    X(box_take_before) X(box_take_after) X(cancel_before) X(cancel_after)                                             \
     /* wait.c */                                                                                   \
     X(wait_armed) X(wake_before) X(wake_cleared) X(wake_all)                                       \
     /* repair.c */                                                                                 \
@@ -37,11 +40,11 @@
     X(client_counted) X(client_unused) X(client_adopted)                                           \
     X(mend_bell_cleared) X(mend_swept) X(mend_audited) X(link_mapped) X(link_connected)            \
     X(peer_hello_answered) X(peer_admit_replied) X(peer_known_before) X(peer_known)                \
-    X(peer_unused) X(session_published) X(session_copied)                                          \
+    X(peer_unused) X(session_published) X(session_copied) X(box_cleared)                           \
     /* client/c/ */                                                                                \
     X(attach_answered) X(attached) X(attached_again) X(send_stored) X(send_published)              \
     X(receive_taken) X(receive_expired) X(forward_pushed) X(forward_copied) X(ring_opened)         \
-    X(outlet_opened) X(close_returned)
+    X(outlet_opened) X(close_returned) X(replied) X(reply_taken) X(answerer_opened)
 /* clang-format on */
 
 enum rs_failpoint {

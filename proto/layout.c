@@ -35,7 +35,9 @@ uint64_t rs_layout_hash(void)
         FIELD(rs_inbox_shared, overflow), sizeof(struct rs_inbox_shared),
         FIELD(rs_ring_shared, slot_free), FIELD(rs_ring_shared, bell),
         FIELD(rs_ring_shared, draining), sizeof(struct rs_ring_shared),
+        FIELD(rs_box, posted), FIELD(rs_box, room), FIELD(rs_box, cell), sizeof(struct rs_box),
         FIELD(rs_superblock, classes), FIELD(rs_superblock, slots_offset),
+        FIELD(rs_superblock, boxes_offset),
         sizeof(struct rs_class_layout), sizeof(struct rs_superblock),
         RS_MAX_RINGS, RS_MAX_CLASSES, RS_HEADER_WORDS, RS_READERS_BITS, RS_READERS_RETIRED,
     };
@@ -153,6 +155,8 @@ int rs_layout_plan(struct rs_superblock *plan, const struct rs_geometry *geometr
     at = align_up(at, RS_SLOT_ALIGN);
     plan->slots_offset = at;
     at += (uint64_t)plan->slot_count * sizeof(struct rs_slot);
+    plan->boxes_offset = at;
+    at += (uint64_t)plan->client_count * sizeof(struct rs_box);
     plan->control_bytes = align_up(at, RS_SLOT_ALIGN);
     return 0;
 }

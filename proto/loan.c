@@ -249,3 +249,16 @@ int rs_ring_seal(struct rs_ring *ring, uint16_t owner, const struct rs_loan *loa
     remember(ring, loan->slot);
     return 0;
 }
+
+int rs_ring_seal_reply(struct rs_ring *ring, const struct rs_loan *loan)
+{
+    uint64_t state = rs_state(loan->generation, ring->client, RS_LOANED, 0);
+
+    /* Not only a release: the callee looks at the caller's words next. */
+    if (!rs_cas_seq_cst(&ring->slots[loan->slot].state, &state,
+                        rs_state(loan->generation, 0, RS_SEALED, 0)))
+        return -RINGSIDE_E_STATE;
+    RS_FAILPOINT(reply_sealed);
+    remember(ring, loan->slot);
+    return 0;
+}

@@ -91,8 +91,13 @@ static void store_line3(const struct rs_message *message, rs_word *words)
     rs_store_relaxed(&words[RS_HEADER_TRACE_ID], message->trace_id[0]);
     rs_store_relaxed(&words[RS_HEADER_TRACE_ID + 1], message->trace_id[1]);
     rs_store_relaxed(&words[RS_HEADER_ORIGIN_TICKET], message->origin_ticket);
-    for (unsigned i = RS_HEADER_CALL_ID; i < RS_HEADER_WORDS; i++)
-        rs_store_relaxed(&words[i], 0);
+    rs_store_relaxed(&words[RS_HEADER_CALL_ID], message->call_id);
+    if (message->call_id == 0)
+        return;
+    rs_store_relaxed(&words[RS_HEADER_CALL], message->call);
+    rs_store_relaxed(&words[RS_HEADER_METHOD],
+                     (uint64_t)message->method_bytes << 56 | message->method_offset);
+    rs_store_relaxed(&words[RS_HEADER_ADMISSION], message->admission);
 }
 
 void rs_message_store(const struct rs_message *message, struct rs_slot *slot, uint8_t *body)
@@ -106,7 +111,7 @@ void rs_message_store(const struct rs_message *message, struct rs_slot *slot, ui
         store_line2(message, words);
     }
     if (message->metadata_bytes != 0 || (message->trace_id[0] | message->trace_id[1]) != 0 ||
-        message->origin_ticket != 0) {
+        (message->origin_ticket | message->call_id) != 0) {
         flags |= RS_HEADER_LINE3;
         store_line3(message, words);
     }
@@ -183,13 +188,33 @@ static void load_line2(struct rs_message *message, const rs_word *words, bool us
     message->stream_id = rs_load_relaxed(&words[RS_HEADER_STREAM_ID]);
 }
 
+/* False when it makes no sense. */
+static bool load_call(struct rs_message *message, const rs_word *words, uint64_t slot_bytes)
+{
+    uint64_t method = rs_load_relaxed(&words[RS_HEADER_METHOD]);
+
+    message->call = rs_load_relaxed(&words[RS_HEADER_CALL]);
+    message->admission = rs_load_relaxed(&words[RS_HEADER_ADMISSION]);
+    message->method_bytes = (uint8_t)(method >> 56);
+    message->method_offset = method & ((UINT64_C(1) << 56) - 1);
+    if (rs_call_kind(message->call) == RS_CALL_REPLY)
+        return method == 0;
+    unsigned first = rs_call_first_cell(message->call), credits = rs_call_credits(message->call);
+    return rs_call_kind(message->call) == RS_CALL_REQUEST && message->method_bytes >= 1 &&
+           message->method_bytes <= RS_METHOD_MAX && credits >= 1 &&
+           first + credits <= RS_BOX_CELLS &&
+           inside(message->method_offset, message->method_bytes, slot_bytes);
+}
+
 static void load_line3(struct rs_message *message, const rs_word *words, bool used)
 {
     message->metadata_offset = 0;
     message->trace_id[0] = message->trace_id[1] = 0;
     message->origin_ticket = 0;
+    message->call_id = 0;
     if (!used)
         return;
+    message->call_id = rs_load_relaxed(&words[RS_HEADER_CALL_ID]);
     message->metadata_offset = rs_load_relaxed(&words[RS_HEADER_METADATA_OFFSET]);
     message->trace_id[0] = rs_load_relaxed(&words[RS_HEADER_TRACE_ID]);
     message->trace_id[1] = rs_load_relaxed(&words[RS_HEADER_TRACE_ID + 1]);
@@ -223,7 +248,18 @@ int rs_message_load(struct rs_message *message, const struct rs_slot *slot, cons
         return -RINGSIDE_E_CORRUPT;
     if (message->tensor_count > 1 && !load_rest(message, body, slot_bytes))
         return -RINGSIDE_E_CORRUPT;
+    if (message->call_id != 0 && !load_call(message, words, slot_bytes))
+        return -RINGSIDE_E_CORRUPT;
     return 0;
+}
+
+bool rs_message_is_request(const struct rs_slot *slot)
+{
+    uint64_t summary = rs_load_relaxed(&slot->header[RS_HEADER_SUMMARY]);
+
+    return (summary >> 32 & RS_HEADER_LINE3) != 0 &&
+           rs_load_relaxed(&slot->header[RS_HEADER_CALL_ID]) != 0 &&
+           rs_call_kind(rs_load_relaxed(&slot->header[RS_HEADER_CALL])) == RS_CALL_REQUEST;
 }
 
 void rs_message_times(const struct rs_slot *slot, uint64_t *publish_ns, uint64_t *ttl_ns)

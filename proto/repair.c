@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/box.h"
 #include "proto/err.h"
 #include "proto/failpoint.h"
 #include "proto/tensor.h"
@@ -55,7 +56,10 @@ static void sweep_delivery(struct rs_repair *repair, uint32_t slot, unsigned ind
         return;
     unsigned destination = rs_delivery_destination(word);
     unsigned attempts = rs_delivery_attempts(word) + 1;
-    bool over = attempts >= attempts_limit(repair, destination);
+    /* A reply is its caller's alone, and a request is delivered at most once. */
+    bool over = attempts >= attempts_limit(repair, destination) ||
+                destination == RS_REPLY_DESTINATION ||
+                rs_message_is_request(&repair->ring->slots[slot]);
     uint64_t next = rs_delivery(rs_delivery_generation(word), 0, destination,
                                 attempts < RS_MAX_ATTEMPTS ? attempts : RS_MAX_ATTEMPTS,
                                 over ? RS_DONE : RS_QUEUED);
@@ -100,6 +104,9 @@ bool rs_repair_sweep(struct rs_repair *repair, uint16_t client, unsigned reader,
 {
     uint32_t count = repair->ring->layout.slot_count;
 
+    /* Dekker pair: the entry is DEAD before the words are read; who gives this client a reply seals it, then reads the entry. */
+    if (*cursor == 0)
+        rs_fetch_or_seq_cst(&repair->ring->clients[client].state, 0);
     for (uint32_t i = 0; i < slots && *cursor < count; i++)
         sweep_slot(repair, (*cursor)++, client, reader);
     return *cursor >= count;
@@ -152,9 +159,11 @@ static bool words_make_sense(struct rs_repair *repair, uint32_t slot, uint64_t s
 
         if (rs_delivery_generation(word) != rs_state_generation(state))
             continue;
-        if (rs_delivery_phase(word) > RS_DONE ||
-            rs_delivery_holder(word) >= ring->layout.client_count ||
-            rs_delivery_destination(word) >= ring->layout.destination_count)
+        unsigned destination = rs_delivery_destination(word), phase = rs_delivery_phase(word);
+        bool reply = destination == RS_REPLY_DESTINATION && (phase == RS_HELD || phase == RS_DONE);
+
+        if (phase > RS_DONE || rs_delivery_holder(word) >= ring->layout.client_count ||
+            (destination >= ring->layout.destination_count && !reply))
             return false;
     }
     return true;
@@ -370,6 +379,11 @@ bool rs_repair_hints(struct rs_repair *repair)
 void rs_repair_wake(struct rs_repair *repair)
 {
     rs_wait_wake_all(&repair->ring->shared->slot_free, repair->ring->space_fd);
+    /* Callers whose request the dead one held, and callees that wait for room in its box. */
+    for (uint32_t i = 0; i < repair->ring->layout.client_count; i++) {
+        if (rs_client_phase(rs_load_relaxed(&repair->ring->clients[i].state)) == RS_CLIENT_ALIVE)
+            rs_box_wake(&repair->ring->boxes[i]);
+    }
     if (repair->own != NULL)
         wake_inbox(repair->own);
     for (unsigned i = 0; i < RS_MAX_DESTINATIONS; i++) {

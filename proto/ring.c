@@ -11,6 +11,7 @@
 #include "proto/err.h"
 #include "proto/failpoint.h"
 #include "proto/layout.h"
+#include "proto/tensor.h"
 #include "proto/wait.h"
 
 static void *map_shared(int fd, uint64_t bytes, bool writable)
@@ -42,6 +43,7 @@ static void locate(struct rs_ring *ring)
     ring->clients = (struct rs_client *)(base + ring->layout.clients_offset);
     ring->destinations = (struct rs_destination *)(base + ring->layout.destinations_offset);
     ring->shared = (struct rs_ring_shared *)(base + ring->layout.shared_offset);
+    ring->boxes = (struct rs_box *)(base + ring->layout.boxes_offset);
 }
 
 int rs_ring_map(struct rs_ring *ring, int control_fd, int body_fd, bool body_writable,
@@ -225,7 +227,9 @@ int rs_ring_nack(const struct rs_lease *lease, unsigned limit)
 {
     unsigned attempts = rs_delivery_attempts(lease->word);
     unsigned destination = rs_delivery_destination(lease->word);
-    bool over = attempts + 1 >= limit || attempts + 1 > RS_MAX_ATTEMPTS;
+    bool over = attempts + 1 >= limit || attempts + 1 > RS_MAX_ATTEMPTS ||
+                destination == RS_REPLY_DESTINATION ||
+                rs_message_is_request(&lease->ring->slots[lease->slot]);
 
     attempts = attempts < RS_MAX_ATTEMPTS ? attempts + 1 : RS_MAX_ATTEMPTS;
     RS_FAILPOINT(nack_before);

@@ -27,6 +27,7 @@ struct rs_ring {
     struct rs_client *clients;
     struct rs_destination *destinations;
     struct rs_ring_shared *shared;
+    struct rs_box *boxes;                 /* by client number */
     int bell_fd;                          /* eventfd of the ring's sidecar, or -1; not owned */
     int space_fd;                         /* eventfd of sleepers on slot_free that armed the event bit, or -1; not owned */
     uint16_t client;                      /* my number here: holder of leases, owner of loans */
@@ -79,6 +80,8 @@ void rs_ring_prepare(struct rs_ring *ring, const struct rs_loan *loan, const uin
                      unsigned count, uint64_t readers);
 /* LOANED(owner) -> SEALED: the commit, for all routes at once. flags: RS_FLAG_TICKET. 0 or -RINGSIDE_E_STATE. */
 int rs_ring_seal(struct rs_ring *ring, uint16_t owner, const struct rs_loan *loan, unsigned flags);
+/* The same for a loan of ring->client that becomes a reply (box.h). */
+int rs_ring_seal_reply(struct rs_ring *ring, const struct rs_loan *loan);
 
 /* Takeable for destination d: the word is QUEUED(g, d) and the state SEALED(g), read in this order. */
 bool rs_ring_takeable(struct rs_ring *ring, uint32_t slot, unsigned delivery, unsigned destination,
@@ -97,7 +100,8 @@ bool rs_ring_take(struct rs_ring *ring, uint32_t slot, unsigned delivery, uint64
 
 /* HELD -> DONE, then the free check. -RINGSIDE_E_STATE when the lease is no longer the holder's. */
 int rs_ring_release(const struct rs_lease *lease);
-/* HELD -> QUEUED with attempts + 1 at the same destination, or DONE when attempts reach `limit` (then returns 1: dead-lettered).
+/* HELD -> QUEUED with attempts + 1 at the same destination, or DONE when attempts reach `limit` (then returns 1:
+ * dead-lettered). A request or a reply is always DONE then: it is delivered at most once.
  * 0: the caller must push the cell. */
 int rs_ring_nack(const struct rs_lease *lease, unsigned limit);
 /* HELD -> QUEUED at other destinations: the last on its own word, the others on NONE words above it. deliveries[i] is the

@@ -9,7 +9,7 @@
 
 #include "proto/atomic.h"
 
-#define RS_LAYOUT_MAJOR 1
+#define RS_LAYOUT_MAJOR 2
 #define RS_LAYOUT_MINOR 0
 #define RS_LAYOUT_VERSION ((uint32_t)RS_LAYOUT_MAJOR << 16 | RS_LAYOUT_MINOR)
 #define RS_MAGIC UINT64_C(0x45444953474e4952) /* "RINGSIDE" read as little-endian bytes */
@@ -27,6 +27,9 @@
 #define RS_MAX_RANK 8
 #define RS_MAX_READERS 38        /* reader bits of the readers word; 0 is the sidecar's */
 #define RS_NO_DESTINATION 4095u
+#define RS_REPLY_DESTINATION 4094u /* of a delivery word: a reply, held by its caller from the seal on */
+#define RS_BOX_CELLS 64          /* replies that can wait for one client */
+#define RS_METHOD_MAX 63         /* bytes of a method's name */
 #define RS_NO_READER 255u
 #define RS_SLOT_ALIGN 4096
 #define RS_DATA_ALIGN 256        /* of a tensor's data; a single tensor is page-aligned */
@@ -164,9 +167,10 @@ enum rs_header_word {
     RS_HEADER_METADATA_OFFSET = 14, /* bytes from the start of the slot; line 3 */
     RS_HEADER_TRACE_ID = 15,        /* two words */
     RS_HEADER_ORIGIN_TICKET = 17,   /* 0 unless it came from another node */
-    RS_HEADER_CALL_ID = 18,         /* reserved for calls: 0 */
-    RS_HEADER_CALL = 19,            /* reserved for calls: 0 */
-    RS_HEADER_SPARE = 20,           /* two words, 0 */
+    RS_HEADER_CALL_ID = 18,         /* 0 unless it is a request or a reply */
+    RS_HEADER_CALL = 19,            /* see rs_call_request, rs_call_reply */
+    RS_HEADER_METHOD = 20,          /* of a request: its bytes 8 | its offset in the slot 56 */
+    RS_HEADER_ADMISSION = 21,       /* of a request: nonce of the caller's entry in the callee's ring */
 };
 #define RS_HEADER_KIND_MASK 0x0fu /* kind of the metadata */
 #define RS_HEADER_LINE2 0x10u     /* words 6..13 are in use */
@@ -178,6 +182,57 @@ static inline uint64_t rs_header_summary(unsigned tensor_count, unsigned dtype, 
 {
     return (uint64_t)(tensor_count & 0xff) << 56 | (uint64_t)(dtype & 0xff) << 48 |
            (uint64_t)(rank & 0xff) << 40 | (uint64_t)(flags & 0xff) << 32 | metadata_bytes;
+}
+
+/* ---- call word. Request: kind 8 | status 8 | flags 8 | first cell 8 | credits 8 | caller 12 | holder 12;
+ * reply: kind 8 | status 8 | flags 8 | 0 16 | number 24 ---- */
+enum rs_call_kind { RS_CALL_NONE = 0, RS_CALL_REQUEST = 1, RS_CALL_REPLY = 2 };
+#define RS_CALL_LAST 0x01u         /* flag of a reply: no other follows */
+#define RS_CALL_NUMBER_MASK 0xffffffu
+#define RS_CANCEL_WORD 7           /* index of the delivery word of a request that its caller makes DONE */
+
+static inline uint64_t rs_call_request(unsigned first_cell, unsigned credits, unsigned caller,
+                                       unsigned holder)
+{
+    return (uint64_t)RS_CALL_REQUEST << 56 | (uint64_t)(first_cell & 0xff) << 32 |
+           (uint64_t)(credits & 0xff) << 24 | (uint64_t)(caller & 0xfff) << 12 | (holder & 0xfff);
+}
+static inline uint64_t rs_call_reply(unsigned status, unsigned flags, uint32_t number)
+{
+    return (uint64_t)RS_CALL_REPLY << 56 | (uint64_t)(status & 0xff) << 48 |
+           (uint64_t)(flags & 0xff) << 40 | (number & RS_CALL_NUMBER_MASK);
+}
+static inline unsigned rs_call_kind(uint64_t call)
+{
+    return (unsigned)(call >> 56);
+}
+static inline unsigned rs_call_status(uint64_t call)
+{
+    return (unsigned)(call >> 48) & 0xff;
+}
+static inline unsigned rs_call_flags(uint64_t call)
+{
+    return (unsigned)(call >> 40) & 0xff;
+}
+static inline unsigned rs_call_first_cell(uint64_t call)
+{
+    return (unsigned)(call >> 32) & 0xff;
+}
+static inline unsigned rs_call_credits(uint64_t call)
+{
+    return (unsigned)(call >> 24) & 0xff;
+}
+static inline unsigned rs_call_caller(uint64_t call)
+{
+    return (unsigned)(call >> 12) & 0xfff;
+}
+static inline unsigned rs_call_holder(uint64_t call)
+{
+    return (unsigned)call & 0xfff;
+}
+static inline uint32_t rs_call_number(uint64_t call)
+{
+    return (uint32_t)call & RS_CALL_NUMBER_MASK;
 }
 
 /* Descriptors of further tensors stand at the start of the slot's body, as words:
@@ -230,6 +285,7 @@ static inline unsigned rs_client_phase(uint64_t state)
 enum rs_counter {
     RS_SENT, RS_RECEIVED, RS_RELEASED, RS_FORWARDED, RS_FORWARD_COPIES, RS_NACKED, RS_SHARED, RS_READS,
     RS_EXPIRED, RS_DROPPED, RS_DEAD_LETTERED, RS_REQUEUED, RS_SENT_BYTES, RS_OVERFLOWS,
+    RS_CALLS, RS_REPLIES, /* of RS_SENT */
     RS_COUNTERS = 16
 };
 
@@ -337,6 +393,17 @@ static_assert(offsetof(struct rs_ring_shared, bell) == 4, "layout");
 static_assert(offsetof(struct rs_ring_shared, draining) == 8, "layout");
 static_assert(sizeof(struct rs_ring_shared) == 64, "layout");
 
+/* ---- reply boxes: one per client number, after the slot records ---- */
+struct rs_box {
+    rs_word32 posted;           /* wait word of the client: a reply came */
+    rs_word32 room;             /* wait word of callees: a cell became empty */
+    uint8_t pad[56];
+    rs_word cell[RS_BOX_CELLS]; /* ticket of a reply, or 0 */
+};
+static_assert(offsetof(struct rs_box, room) == 4, "layout");
+static_assert(offsetof(struct rs_box, cell) == 64, "layout");
+static_assert(sizeof(struct rs_box) == 576, "layout");
+
 /* ---- superblock ---- */
 struct rs_class_layout {
     uint64_t slot_bytes;   /* multiple of 4,096 */
@@ -374,7 +441,8 @@ struct rs_superblock {
     uint64_t features;              /* bits that a reader must understand; none yet */
     char stage[RS_NAME_BYTES];
     struct rs_class_layout classes[RS_MAX_CLASSES];
-    uint8_t pad[3616];
+    uint64_t boxes_offset;          /* struct rs_box of each client number */
+    uint8_t pad[3608];
 };
 static_assert(offsetof(struct rs_superblock, version) == 8, "layout");
 static_assert(offsetof(struct rs_superblock, endian) == 12, "layout");
@@ -401,7 +469,8 @@ static_assert(offsetof(struct rs_superblock, slots_offset) == 144, "layout");
 static_assert(offsetof(struct rs_superblock, features) == 152, "layout");
 static_assert(offsetof(struct rs_superblock, stage) == 160, "layout");
 static_assert(offsetof(struct rs_superblock, classes) == 224, "layout");
-static_assert(offsetof(struct rs_superblock, pad) == 480, "layout");
+static_assert(offsetof(struct rs_superblock, boxes_offset) == 480, "layout");
+static_assert(offsetof(struct rs_superblock, pad) == 488, "layout");
 static_assert(sizeof(struct rs_superblock) == RS_SUPERBLOCK_BYTES, "layout");
 
 

@@ -62,6 +62,11 @@ struct rs_message {
     uint64_t sequence;
     uint64_t trace_id[2];
     uint64_t origin_ticket;    /* 0 unless from another node */
+    uint64_t call_id;          /* 0 unless it is a request or a reply: then the next four are set */
+    uint64_t call;             /* see rs_call_request, rs_call_reply */
+    uint64_t admission;        /* of a request: the caller's nonce in the callee's ring */
+    uint64_t method_offset;    /* of a request: bytes from the start of the slot */
+    uint8_t method_bytes;      /* of a request: 1..63; of a reply: 0 */
     struct rs_tensor tensors[RS_MAX_TENSORS]; /* only tensor_count are set */
 };
 
@@ -85,6 +90,9 @@ void rs_message_store(const struct rs_message *message, struct rs_slot *slot, ui
  * is wanted (then tensor_count says how many there are, and only tensors[0] is set). */
 int rs_message_load(struct rs_message *message, const struct rs_slot *slot, const uint8_t *body,
                     uint64_t slot_bytes);
+
+/* Whether the header in the record is that of a request: for who holds a delivery of it, or sweeps one. */
+bool rs_message_is_request(const struct rs_slot *slot);
 
 /* Age and expiry from the header words alone: publish and time to live, without validation. */
 void rs_message_times(const struct rs_slot *slot, uint64_t *publish_ns, uint64_t *ttl_ns);

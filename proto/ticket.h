@@ -26,6 +26,19 @@ static inline uint64_t rs_ticket_pack(uint16_t sidecar_id, uint32_t slot, uint32
            (generation & RS_TICKET_GENERATION_MASK);
 }
 
+static inline unsigned rs_ticket_sidecar(uint64_t ticket)
+{
+    return (unsigned)(ticket >> 48);
+}
+static inline uint32_t rs_ticket_slot(uint64_t ticket)
+{
+    return (uint32_t)(ticket >> 28) & 0xfffff;
+}
+static inline uint32_t rs_ticket_generation(uint64_t ticket)
+{
+    return (uint32_t)ticket & RS_TICKET_GENERATION_MASK;
+}
+
 /* -RINGSIDE_E_MALFORMED_TICKET for 0 or a sidecar id of 0. */
 int rs_ticket_unpack(struct rs_ticket *ticket, uint64_t value);
 

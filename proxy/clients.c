@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "proto/box.h"
 #include "proto/err.h"
 #include "proto/failpoint.h"
 #include "proxy/client_entry.h"
@@ -169,7 +170,9 @@ static int admit_anew(struct proxy *proxy, const struct clients_request *request
     *client = (struct client){.phase = CLIENT_ATTACHED,
                               .wants_lock = request->wants_lock,
                               .foreign = request->foreign,
-                              .reader = take_reader(clients, number)};
+                              .reader = RS_NO_READER};
+    if (!request->reads_nothing)
+        client->reader = take_reader(clients, number);
     choose_name(client->name, request->name, request->pid);
     name_process(proxy, number, request->pid);
 
@@ -182,6 +185,8 @@ static int admit_anew(struct proxy *proxy, const struct clients_request *request
     client_name_store(entry, client->name);
     for (unsigned i = 0; i < RS_COUNTERS; i++)
         rs_store_relaxed(&entry->counter[i], 0);
+    rs_box_clear(&proxy->ring.boxes[number]);
+    RS_FAILPOINT(box_cleared);
     rs_store_release(&entry->state,
                      rs_client_state(session, client->reader, flags, RS_CLIENT_ALIVE));
     tables_changed(proxy, entry);

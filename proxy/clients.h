@@ -17,6 +17,7 @@ struct clients_request {
     uint32_t pid;         /* 0: unknown */
     bool wants_lock;      /* gets a control descriptor whose description locks its byte */
     bool foreign;         /* a worker of another stage */
+    bool reads_nothing;   /* needs no reader number */
 };
 
 struct clients_admission {

@@ -76,6 +76,9 @@ static void open_target(struct session *session, struct conn_call *call)
     } else if (request->target_case == RINGSIDE__V1__OPEN_REQUEST__TARGET_DESTINATION &&
                request->destination < RS_MAX_DESTINATIONS) {
         peers_open_destination(proxy, call, session->number, request->destination);
+    } else if (request->target_case == RINGSIDE__V1__OPEN_REQUEST__TARGET_REPLY &&
+               request->reply < RS_MAX_DESTINATIONS) {
+        peers_open_reply(proxy, call, session->name, request->reply);
     } else {
         conn_reply_error(
             call, -RINGSIDE_E_INVALID,
@@ -85,7 +88,8 @@ static void open_target(struct session *session, struct conn_call *call)
             request->target_case == RINGSIDE__V1__OPEN_REQUEST__TARGET_RING ? request->ring : 0,
             request->target_case == RINGSIDE__V1__OPEN_REQUEST__TARGET_DESTINATION
                 ? request->destination
-                : 0);
+            : request->target_case == RINGSIDE__V1__OPEN_REQUEST__TARGET_REPLY ? request->reply
+                                                                               : 0);
     }
     conn_free_message(&request->base);
 }

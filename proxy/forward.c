@@ -130,6 +130,7 @@ static int copy_slice(struct wait *wait, const struct rs_lease *held, struct rs_
         conn_reply_error(wait->call, -RINGSIDE_E_CORRUPT, "the message's header holds nonsense");
         return -RINGSIDE_E_CORRUPT;
     }
+    header->call_id = 0; /* the copy of a reply answers nobody */
     uint64_t total = extent(header);
     if (!wait->copy.begun) {
         int rc = begin_copy(wait, total);
@@ -216,6 +217,9 @@ static int try_forward(struct wait *wait)
         return refuse(wait, rc, rs_strerror(rc));
     if (route == NULL)
         return refuse(wait, -RINGSIDE_E_NO_ROUTE, "the stage has no route of that name");
+    if (rs_message_is_request(&held.ring->slots[held.slot]))
+        return refuse(wait, -RINGSIDE_E_STATE,
+                      "a call cannot be forwarded: its caller waits for this stage. Answer it");
     /* Room is made by a drop only when the message goes on at once. */
     bool in_place = !wait->copy.begun && find_places(proxy, &held, route, destinations);
     rc = control_room(wait, route, in_place);

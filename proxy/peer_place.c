@@ -2,6 +2,7 @@
 /* Places of this stage's workers in upstream rings: asked for at the upstream sidecar, handed on,
  * given back. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,18 +10,19 @@
 #include "proto/err.h"
 #include "proxy/peers_private.h"
 
-static int call_admit(struct upstream *upstream, const char *name, const uint8_t *token, int pidfd,
-                      bool wants_lock, int64_t timeout_ns, conn_response_cb *callback, void *data)
+static int call_admit(struct conn *conn, const char *name, const uint8_t *token, int pidfd,
+                      bool wants_lock, bool for_replies, conn_response_cb *callback, void *data)
 {
     Ringside__Peer__V1__AdmitRequest request = RINGSIDE__PEER__V1__ADMIT_REQUEST__INIT;
 
     request.name = (char *)(uintptr_t)name;
     request.wants_lock = wants_lock;
+    request.for_replies = for_replies;
     if (token)
         request.session_token = peers_bytes(token, 16);
-    return conn_call_out(upstream->conn, PEER_SERVICE, "Admit", &request.base,
+    return conn_call_out(conn, PEER_SERVICE, "Admit", &request.base,
                          &ringside__peer__v1__admit_response__descriptor, &pidfd, pidfd >= 0,
-                         timeout_ns, callback, data);
+                         PEER_CALL_NS, callback, data);
 }
 
 static void on_left(struct conn *conn, int error, const char *text,
@@ -48,9 +50,10 @@ static int leave(struct conn *conn, uint32_t client, uint64_t nonce)
 /* ---- workers that map the ring themselves: Control.Open ---- */
 
 struct opening {
-    struct proxy *proxy;
     struct conn_call *call; /* NULL: cancelled */
-    uint8_t ring_number;
+    bool reply;             /* the ring of a stage downstream; else one of the inbox */
+    unsigned number;        /* of the ring, or of the destination */
+    char stage[RS_NAME_BYTES];
 };
 
 static void on_cancelled(struct conn_call *call)
@@ -60,14 +63,15 @@ static void on_cancelled(struct conn_call *call)
     opening->call = NULL;
 }
 
-static bool hand_on(struct opening *opening, const struct upstream *upstream,
-                    const Ringside__Peer__V1__AdmitResponse *response, const int *fds)
+static bool hand_on(struct opening *opening, const Ringside__Peer__V1__AdmitResponse *response,
+                    const int *fds, size_t fd_count)
 {
     Ringside__V1__Ring ring = RINGSIDE__V1__RING__INIT;
     Ringside__V1__OpenResponse open = RINGSIDE__V1__OPEN_RESPONSE__INIT;
     Ringside__V1__Descriptor kinds[] = {RINGSIDE__V1__DESCRIPTOR__CONTROL_FILE,
                                         RINGSIDE__V1__DESCRIPTOR__BODY_FILE,
-                                        RINGSIDE__V1__DESCRIPTOR__BELL_EVENT};
+                                        RINGSIDE__V1__DESCRIPTOR__BELL_EVENT,
+                                        RINGSIDE__V1__DESCRIPTOR__INBOX_EVENT};
 
     ring.incarnation = response->incarnation;
     ring.sidecar_id = response->sidecar_id;
@@ -80,12 +84,12 @@ static bool hand_on(struct opening *opening, const struct upstream *upstream,
     ring.body_path = response->body_path;
     ring.control_bytes = response->control_bytes;
     ring.body_bytes = response->body_bytes;
-    ring.stage = (char *)(uintptr_t)upstream->stage;
+    ring.stage = opening->stage;
     open.ring = &ring;
-    open.ring_number = opening->ring_number;
+    open.ring_number = opening->reply ? 0 : opening->number;
     open.descriptors = kinds;
-    open.n_descriptors = 3;
-    return conn_reply(opening->call, &open.base, fds, 3) == 0;
+    open.n_descriptors = fd_count;
+    return conn_reply(opening->call, &open.base, fds, fd_count) == 0;
 }
 
 static void on_opened(struct conn *conn, int error, const char *text,
@@ -93,22 +97,22 @@ static void on_opened(struct conn *conn, int error, const char *text,
 {
     struct opening *opening = data;
     const Ringside__Peer__V1__AdmitResponse *response = (const void *)message;
-    struct upstream *upstream = upstream_of(conn);
 
-    if (error == 0 && (fd_count != 3 || !upstream)) {
+    if (error == 0 && (fd_count < 3 || fd_count > 4)) {
         error = -RINGSIDE_E_PROTOCOL;
-        text = "the upstream sidecar passed no descriptors";
+        text = "its sidecar passed no descriptors";
     }
     if (error < 0) {
         rs_fd_close(fds, fd_count);
         if (opening->call)
-            conn_reply_error(opening->call, error, "ring %u: %s", opening->ring_number,
+            conn_reply_error(opening->call, error, "%s %u: %s",
+                             opening->reply ? "replies of destination" : "ring", opening->number,
                              text && text[0] ? text : rs_strerror(error));
     } else if (!opening->call) {
         /* The worker went away meanwhile: so does its number. */
         rs_fd_close(fds, fd_count);
         leave(conn, response->client, response->nonce);
-    } else if (!hand_on(opening, upstream, response, fds)) {
+    } else if (!hand_on(opening, response, fds, fd_count)) {
         leave(conn, response->client, response->nonce);
     }
     free(opening);
@@ -120,11 +124,33 @@ static struct upstream *find(struct proxy *proxy, unsigned ring_number)
                                                          : NULL;
 }
 
+/* Asks the other sidecar for a place, and answers the call with what it passes. */
+static void open_at(struct conn *conn, struct conn_call *call, const char *name, const char *stage,
+                    bool reply, unsigned number)
+{
+    struct opening *opening = calloc(1, sizeof(*opening));
+
+    if (!opening) {
+        conn_reply_error(call, -ENOMEM, "out of memory");
+        return;
+    }
+    *opening = (struct opening){.call = call, .reply = reply, .number = number};
+    snprintf(opening->stage, sizeof(opening->stage), "%s", stage);
+    call->data = opening;
+    call->cancelled = on_cancelled;
+    int rc = call_admit(conn, name, NULL, peers_pidfd_of(conn_socket(call->conn)), true, reply,
+                        on_opened, opening);
+    if (rc < 0) {
+        call->cancelled = NULL;
+        conn_reply_error(call, rc, "the sidecar of stage %s cannot be asked", stage);
+        free(opening);
+    }
+}
+
 void peers_open_ring(struct proxy *proxy, struct conn_call *call, uint16_t number, const char *name,
                      unsigned ring_number)
 {
     struct upstream *upstream = find(proxy, ring_number);
-    struct opening *opening;
 
     (void)number; /* the upstream sidecar gives it one of its own */
     if (!upstream) {
@@ -138,21 +164,25 @@ void peers_open_ring(struct proxy *proxy, struct conn_call *call, uint16_t numbe
                          upstream->stage);
         return;
     }
-    opening = calloc(1, sizeof(*opening));
-    if (!opening) {
-        conn_reply_error(call, -ENOMEM, "out of memory");
-        return;
-    }
-    *opening = (struct opening){proxy, call, (uint8_t)ring_number};
-    call->data = opening;
-    call->cancelled = on_cancelled;
-    int rc = call_admit(upstream, name, NULL, peers_pidfd_of(conn_socket(call->conn)), true,
-                        PEER_CALL_NS, on_opened, opening);
-    if (rc < 0) {
-        call->cancelled = NULL;
-        conn_reply_error(call, rc, "the sidecar of stage %s cannot be asked", upstream->stage);
-        free(opening);
-    }
+    open_at(upstream->conn, call, name, upstream->stage, false, ring_number);
+}
+
+void peers_open_reply(struct proxy *proxy, struct conn_call *call, const char *name,
+                      unsigned destination)
+{
+    struct link *link = proxy->peers->links[destination];
+
+    if (destination == proxy->routes.self)
+        conn_reply_error(call, -RINGSIDE_E_INVALID,
+                         "replies of the own stage are in the ring that Attach passed");
+    else if (!link)
+        conn_reply_error(call, -RINGSIDE_E_NO_ROUTE, "no route leads to destination %u",
+                         destination);
+    else if (link->state != LINK_CONNECTED || !link->conn || !link->view)
+        conn_reply_error(call, -RINGSIDE_E_UNAVAILABLE, "unix:%s is not connected: %s", link->path,
+                         link->error[0] ? link->error : "connecting");
+    else
+        open_at(link->conn, call, name, link->view->stage, true, destination);
 }
 
 /* ---- sessions that work through this sidecar ---- */
@@ -288,9 +318,9 @@ static int ask(struct upstream *upstream, struct place *place, const char *name)
     if (!asking)
         return -ENOMEM;
     *asking = (struct asking){upstream->peers, upstream->number, place->serial};
-    int rc = call_admit(upstream, name, place->has_token ? place->token : NULL,
-                        place->pidfd >= 0 ? peers_dup(place->pidfd) : -1, false, PEER_CALL_NS,
-                        on_place, asking);
+    int rc = call_admit(upstream->conn, name, place->has_token ? place->token : NULL,
+                        place->pidfd >= 0 ? peers_dup(place->pidfd) : -1, false, false, on_place,
+                        asking);
     if (rc < 0)
         free(asking);
     return rc;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a downstream sidecar asks on a link that this one made: places in the own ring, and further
- * destinations. */
+/* What another sidecar asks: Hello, places in the own ring for its workers, and further destinations. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -123,6 +122,27 @@ static int pid_of(int pidfd)
 
 /* ---- Admit ---- */
 
+/* Who asks for places: downstream for its consumers, upstream for its callers. */
+struct admitter {
+    uint64_t *admitted;   /* numbers given to it on this connection */
+    unsigned destination; /* of its inbox; RS_NO_DESTINATION: upstream */
+};
+
+/* False: the call is answered. */
+static bool require_peer(struct conn_call *call, struct admitter *admitter)
+{
+    struct upstream *upstream = upstream_of(call->conn);
+
+    if (upstream && upstream->conn == call->conn) {
+        *admitter = (struct admitter){upstream->admitted, RS_NO_DESTINATION};
+        return true;
+    }
+    struct link *link = require_link(call);
+    if (link)
+        *admitter = (struct admitter){link->admitted, link->destination};
+    return link != NULL;
+}
+
 static int admit(struct proxy *proxy, struct conn_call *call,
                  const Ringside__Peer__V1__AdmitRequest *request,
                  struct clients_admission *admission)
@@ -133,6 +153,7 @@ static int admit(struct proxy *proxy, struct conn_call *call,
         .pidfd = conn_take_fd(call->conn),
         .wants_lock = request->wants_lock,
         .foreign = true,
+        .reads_nothing = request->for_replies,
     };
 
     if (client.pidfd >= 0) {
@@ -148,24 +169,24 @@ static int admit(struct proxy *proxy, struct conn_call *call,
     return clients_admit(proxy, &client, admission);
 }
 
-static int answer(struct proxy *proxy, struct conn_call *call, const struct link *link,
+static int answer(struct proxy *proxy, struct conn_call *call, unsigned destination,
                   struct clients_admission *admission)
 {
     const struct rs_superblock *layout = &proxy->ring.layout;
     Ringside__Peer__V1__AdmitResponse response = RINGSIDE__PEER__V1__ADMIT_RESPONSE__INIT;
-    int fds[3] = {admission->control_fd, ring_files_body_fd(&proxy->files, false),
-                  peers_dup(proxy->bell_event)};
+    int fds[4] = {admission->control_fd, ring_files_body_fd(&proxy->files, false),
+                  peers_dup(proxy->bell_event), peers_dup(proxy->inbox_event)};
 
-    if (fds[1] < 0 || fds[2] < 0) {
-        int rc = fds[1] < 0 ? fds[1] : fds[2];
+    if (fds[1] < 0 || fds[2] < 0 || fds[3] < 0) {
+        int rc = fds[1] < 0 ? fds[1] : fds[2] < 0 ? fds[2] : fds[3];
 
-        rs_fd_close(fds, 3);
+        rs_fd_close(fds, 4);
         conn_reply_error(call, rc, "no descriptor left to pass");
         return rc;
     }
     response.client = admission->number;
     response.reader = admission->reader;
-    response.destination = link->destination;
+    response.destination = destination;
     response.nonce = admission->nonce;
     response.incarnation = peers_bytes(layout->incarnation, 16);
     response.sidecar_id = layout->sidecar_id;
@@ -175,15 +196,17 @@ static int answer(struct proxy *proxy, struct conn_call *call, const struct link
     response.control_path = proxy->files.control_path;
     response.body_path = proxy->files.body_path;
     response.session_token = peers_bytes(admission->token, sizeof(admission->token));
-    return conn_reply(call, &response.base, fds, 3);
+    return conn_reply(call, &response.base, fds, 4);
 }
 
 void service_admit(struct conn_call *call)
 {
     struct proxy *proxy = conn_proxy(call->conn);
-    struct link *link = require_link(call);
+    struct admitter admitter;
     Ringside__Peer__V1__AdmitRequest *request =
-        link ? (void *)conn_decode(call, &ringside__peer__v1__admit_request__descriptor) : NULL;
+        require_peer(call, &admitter)
+            ? (void *)conn_decode(call, &ringside__peer__v1__admit_request__descriptor)
+            : NULL;
     struct clients_admission admission;
 
     if (!request)
@@ -199,13 +222,13 @@ void service_admit(struct conn_call *call)
                                                      : rs_strerror(rc));
         return;
     }
-    rc = answer(proxy, call, link, &admission);
+    rc = answer(proxy, call, admitter.destination, &admission);
     RS_FAILPOINT(peer_admit_replied);
     if (rc < 0 && !admission.resumed) {
         clients_died(proxy, admission.number); /* nobody ever had it */
         return;
     }
-    bit_set(link->admitted, admission.number);
+    bit_set(admitter.admitted, admission.number);
     /* Either way: the number's last owner may have been of the other kind. */
     if (lock)
         bit_set(proxy->peers->locked, admission.number);
@@ -216,9 +239,11 @@ void service_admit(struct conn_call *call)
 void service_leave(struct conn_call *call)
 {
     struct proxy *proxy = conn_proxy(call->conn);
-    struct link *link = require_link(call);
+    struct admitter admitter;
     Ringside__Peer__V1__LeaveRequest *request =
-        link ? (void *)conn_decode(call, &ringside__peer__v1__leave_request__descriptor) : NULL;
+        require_peer(call, &admitter)
+            ? (void *)conn_decode(call, &ringside__peer__v1__leave_request__descriptor)
+            : NULL;
     Ringside__Peer__V1__LeaveResponse response = RINGSIDE__PEER__V1__LEAVE_RESPONSE__INIT;
 
     if (!request)
@@ -226,14 +251,14 @@ void service_leave(struct conn_call *call)
     uint32_t number = request->client;
     uint64_t nonce = request->nonce;
     conn_free_message(&request->base);
-    if (number >= clients_end(proxy) || !bit_get(link->admitted, number) ||
+    if (number >= clients_end(proxy) || !bit_get(admitter.admitted, number) ||
         (nonce != 0 && nonce != rs_load_relaxed(&proxy->ring.clients[number].nonce))) {
         conn_reply_error(call, -RINGSIDE_E_INVALID,
                          "client %u was not admitted on this link, or is somebody else by now",
                          number);
         return;
     }
-    bit_clear(link->admitted, number);
+    bit_clear(admitter.admitted, number);
     /* One with a lock is judged by it: its memory is not taken while it lives. */
     if (clients_is_foreign(proxy, (uint16_t)number))
         clients_detach(proxy, (uint16_t)number, !bit_get(proxy->peers->locked, number));

@@ -362,7 +362,8 @@ static void on_admitted(struct conn *conn, int error, const char *text,
         return;
     }
     upstream->asking = false;
-    if (error == 0 && fd_count == 3) {
+    if (error == 0 && fd_count >= 3) {
+        rs_fd_close(fds + 3, fd_count - 3); /* the inbox's event is for callees */
         admitted(upstream, (const Ringside__Peer__V1__AdmitResponse *)response, fds);
         return;
     }
@@ -425,6 +426,7 @@ void upstream_connected(struct upstream *upstream, struct conn *conn)
 
     upstream->conn = conn;
     upstream->gone = false;
+    memset(upstream->admitted, 0, sizeof(upstream->admitted));
     conn_on_closed(conn, on_closed, upstream);
     if (old)
         conn_close(old, "its sidecar connected anew");

@@ -277,6 +277,8 @@ const char *peers_path(const struct proxy *proxy, unsigned destination)
     const struct link *link =
         proxy->peers && destination < RS_MAX_DESTINATIONS ? proxy->peers->links[destination] : NULL;
 
+    if (destination == RS_REPLY_DESTINATION)
+        return "its caller";
     if (destination < RS_MAX_DESTINATIONS && proxy->routes.paths[destination][0] != '\0')
         return proxy->routes.paths[destination];
     return link != NULL ? link->path : "?";

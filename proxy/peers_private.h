@@ -96,6 +96,7 @@ struct upstream {
     uint8_t token[16];
     char body_path[PATH_MAX];
     struct place *places;
+    uint64_t admitted[RS_MAX_CLIENTS / 64]; /* numbers of the own ring given to that stage's callers on this connection */
     char error[PEER_TEXT_BYTES];
 };
 

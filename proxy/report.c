@@ -119,7 +119,7 @@ static void add_deliveries(struct proxy *proxy, struct slot_view *view, uint64_t
             view->held = true;
         }
         unsigned destination = rs_delivery_destination(word);
-        view->stages[i][0] = '\0';
+        strcpy(view->stages[i], destination == RS_REPLY_DESTINATION ? "reply" : "");
         if (destination < ring->layout.destination_count)
             load_name(ring->destinations[destination].name, view->stages[i]);
         holder->destination = view->stages[i];
@@ -307,7 +307,8 @@ static void add_counters(struct proxy *proxy, uint32_t number, Ringside__V1__Cou
     uint64_t *const fields[] = {
         &to->sent,          &to->received, &to->released,   &to->forwarded, &to->forward_copies,
         &to->nacked,        &to->shared,   &to->reads,      &to->expired,   &to->dropped,
-        &to->dead_lettered, &to->requeued, &to->sent_bytes, &to->overflows};
+        &to->dead_lettered, &to->requeued, &to->sent_bytes, &to->overflows,
+        &to->calls,         &to->replies};
 
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         *fields[i] += rs_load_relaxed(&proxy->ring.clients[number].counter[i]);

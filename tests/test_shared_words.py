@@ -6,7 +6,7 @@ import re
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-ATOMIC_ONLY = ["rs_slot", "rs_client", "rs_destination", "rs_ring_entry", "rs_inbox_shared", "rs_ring_shared"]
+ATOMIC_ONLY = ["rs_slot", "rs_client", "rs_destination", "rs_ring_entry", "rs_inbox_shared", "rs_ring_shared", "rs_box"]
 # Written before a ring is published and constant afterwards, or words too.
 SUPERBLOCK_WORDS = ["version", "epoch", "inbox_depth"]
 

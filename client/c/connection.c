@@ -105,6 +105,8 @@ static void disown(struct ringside *connection)
     peer_disown(&connection->own, still);
     for (unsigned i = 1; i < RS_MAX_RINGS; i++)
         peer_disown(rs_load_relaxed(&connection->peers[i]), still);
+    for (unsigned i = 0; i < RS_MAX_DESTINATIONS; i++)
+        peer_disown(rs_load_relaxed(&connection->answerers[i]), still);
     for (struct peer *peer = connection->retired_peers; peer != NULL; peer = peer->next)
         peer_disown(peer, still);
     for (unsigned i = 0; i < RS_MAX_DESTINATIONS; i++)
@@ -151,24 +153,29 @@ static struct ringside *create(const struct ringside_connect_options *options, c
     connection->look_timer_fd = -1;
     connection->own.control_fd = -1;
     connection->own.bell_fd = -1;
+    connection->own.event_fd = -1;
+    rs_store_relaxed(&connection->calls.free_cells, UINT64_MAX);
     pthread_mutex_init(&connection->lock, NULL);
     return connection;
+}
+
+static void destroy_peer(struct peer *peer)
+{
+    if (peer != NULL)
+        peer_unmap(peer);
+    free(peer);
 }
 
 /* Only process memory and descriptors: what shared memory says was settled before, or is not ours (a forked child). */
 static void destroy(struct ringside *connection)
 {
-    for (unsigned i = 1; i < RS_MAX_RINGS; i++) {
-        struct peer *peer = rs_load_relaxed(&connection->peers[i]);
-
-        if (peer != NULL)
-            peer_unmap(peer);
-        free(peer);
-    }
+    for (unsigned i = 1; i < RS_MAX_RINGS; i++)
+        destroy_peer(rs_load_relaxed(&connection->peers[i]));
+    for (unsigned i = 0; i < RS_MAX_DESTINATIONS; i++)
+        destroy_peer(rs_load_relaxed(&connection->answerers[i]));
     for (struct peer *peer = connection->retired_peers, *next; peer != NULL; peer = next) {
         next = peer->next;
-        peer_unmap(peer);
-        free(peer);
+        destroy_peer(peer);
     }
     for (unsigned i = 0; i < RS_MAX_DESTINATIONS; i++)
         outlet_destroy(rs_load_relaxed(&connection->outlets[i]));
@@ -246,10 +253,16 @@ static void return_delivery(struct ringside *connection, struct peer *peer, uint
     };
     unsigned destination = rs_delivery_destination(word);
     unsigned limit = RS_MAX_ATTEMPTS + 1;
+    uint64_t call = rs_message_is_request(&peer->ring.slots[slot])
+                        ? rs_load_relaxed(&peer->ring.slots[slot].header[RS_HEADER_CALL])
+                        : 0;
 
     if (destination < peer->ring.layout.destination_count)
         limit = rs_destination_attempts(rs_load_relaxed(&peer->ring.destinations[destination].state));
-    if (rs_ring_nack(&lease, limit) != 0)
+    int rc = rs_ring_nack(&lease, limit);
+    if (call != 0)
+        request_wake_caller(connection, peer, call);
+    if (rc != 0)
         return;
     /* The sidecar's audit gives it a cell when the ring is no longer in this inbox. */
     for (unsigned i = 0; i < RS_MAX_RINGS; i++) {
@@ -300,6 +313,12 @@ void ringside_close(struct ringside *connection)
         return; /* another thread was in the middle of it when this process was made: its memory is lost */
     for (unsigned i = 0; !forked && i < RS_MAX_RINGS; i++) {
         struct peer *peer = rs_load_relaxed(&connection->peers[i]);
+
+        if (peer != NULL)
+            return_everything(connection, peer);
+    }
+    for (unsigned i = 0; !forked && i < RS_MAX_DESTINATIONS; i++) {
+        struct peer *peer = rs_load_relaxed(&connection->answerers[i]);
 
         if (peer != NULL)
             return_everything(connection, peer);

@@ -18,6 +18,15 @@ _Static_assert(offsetof(struct peer, ring) == 0, "a lease's ring is the start of
 
 /* ---- from the header to the public message ---- */
 
+static void fill_request(struct ringside_message *message, const struct rs_message *header,
+                         const uint8_t *base)
+{
+    message->method = (const char *)base + header->method_offset;
+    message->method_bytes = header->method_bytes;
+    message->private_[MESSAGE_CALL] = header->call;
+    message->private_[MESSAGE_REPLIES] = 0;
+}
+
 void message_fill(struct ringside_message *message, const struct rs_message *header,
                   const struct peer *peer, uint8_t *base, uint32_t slot, uint32_t generation)
 {
@@ -32,6 +41,12 @@ void message_fill(struct ringside_message *message, const struct rs_message *hea
     message->sequence = header->sequence;
     memcpy(message->trace_id, header->trace_id, sizeof message->trace_id);
     message->origin_ticket = header->origin_ticket;
+    message->call_id = header->call_id;
+    message->method = NULL;
+    message->method_bytes = 0;
+    message->private_[MESSAGE_CALL] = 0;
+    if (UNLIKELY(header->call_id != 0) && rs_call_kind(header->call) == RS_CALL_REQUEST)
+        fill_request(message, header, base);
     message->private_[MESSAGE_PEER] = (uint64_t)(uintptr_t)peer;
     message->private_[MESSAGE_SLOT] = (uint64_t)slot << 32 | generation;
     for (unsigned i = 0; i < header->tensor_count; i++) {
@@ -55,8 +70,8 @@ bool message_expired(const struct rs_message *header)
     return now_ns > header->publish_ns && now_ns - header->publish_ns > header->ttl_ns;
 }
 
-static void keep_lease(struct ringside *connection, struct ringside_message *message,
-                       const struct rs_lease *lease)
+void message_keep_lease(struct ringside *connection, struct ringside_message *message,
+                        const struct rs_lease *lease)
 {
     message->attempts = rs_delivery_attempts(lease->word);
     message->private_[MESSAGE_TAG] = tag_of(connection, TAG_HELD);
@@ -129,7 +144,7 @@ static bool accept_lease(struct ringside *connection, const struct rs_lease *lea
         return false;
     }
     message_fill(message, &header, peer, body.base, lease->slot, lease->generation);
-    keep_lease(connection, message, lease);
+    message_keep_lease(connection, message, lease);
     RS_FAILPOINT(receive_taken);
     uint32_t taken = rs_load_relaxed(&connection->taken) + 1;
     rs_store_relaxed(&connection->taken, taken);
@@ -334,9 +349,23 @@ SELDOM static int fail_state(const struct ringside *connection)
                      "not a message that this connection holds: released, forwarded or lost already");
 }
 
-IN_ONE_PIECE int ringside_release(struct ringside *connection, struct ringside_message *message)
+int lease_release(struct ringside *connection, const struct rs_lease *lease)
 {
     struct rs_ring *own = &connection->own.ring;
+    int rc = rs_ring_release(lease);
+
+    if (rc < 0)
+        return fail_state(connection);
+    rs_ring_count(own, own->client, RS_RELEASED, 1);
+    if (UNLIKELY(peer_is_broken(connection, (struct peer *)lease->ring)))
+        return fail(connection, -RINGSIDE_E_CORRUPT,
+                    "the files of stage \"%s\" were cut while the message was held: its tensors may "
+                    "have read as zeroes", lease->ring->layout.stage);
+    return 0;
+}
+
+IN_ONE_PIECE int ringside_release(struct ringside *connection, struct ringside_message *message)
+{
     struct rs_lease lease;
 
     if (UNLIKELY(rs_load_relaxed(&connection->down) == RINGSIDE_E_FORKED))
@@ -345,17 +374,11 @@ IN_ONE_PIECE int ringside_release(struct ringside *connection, struct ringside_m
         return fail_state(connection);
     if (message->private_[MESSAGE_TAG] != tag_of(connection, TAG_HELD))
         return reading_end(connection, message);
+    if (UNLIKELY(message->private_[MESSAGE_CALL] != 0))
+        return request_release(connection, message);
     lease_of(message, &lease);
     message->private_[MESSAGE_TAG] = 0;
-    int rc = rs_ring_release(&lease);
-    if (rc < 0)
-        return fail_state(connection);
-    rs_ring_count(own, own->client, RS_RELEASED, 1);
-    if (UNLIKELY(peer_is_broken(connection, (struct peer *)lease.ring)))
-        return fail(connection, -RINGSIDE_E_CORRUPT,
-                    "the files of stage \"%s\" were cut while the message was held: its tensors may "
-                    "have read as zeroes", lease.ring->layout.stage);
-    return 0;
+    return lease_release(connection, &lease);
 }
 
 int ringside_nack(struct ringside *connection, struct ringside_message *message)
@@ -376,6 +399,8 @@ int ringside_nack(struct ringside *connection, struct ringside_message *message)
     int rc = rs_ring_nack(&lease, limit);
     if (rc < 0)
         return fail_state(connection);
+    if (message->private_[MESSAGE_CALL] != 0)
+        request_wake_caller(connection, (struct peer *)lease.ring, message->private_[MESSAGE_CALL]);
     rs_ring_count(own, own->client, RS_NACKED, 1);
     if (rc > 0)
         rs_ring_count(own, own->client, RS_DEAD_LETTERED, 1);

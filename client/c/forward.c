@@ -68,6 +68,7 @@ static void copy_header(struct rs_message *copy, const struct ringside_message *
     copy->sequence = message->sequence;
     memcpy(copy->trace_id, message->trace_id, sizeof copy->trace_id);
     copy->origin_ticket = message->origin_ticket;
+    copy->call_id = 0; /* the copy of a reply answers nobody */
 }
 
 /* What the options give replaces what the message had. */
@@ -143,6 +144,10 @@ static int check(struct ringside *connection, const struct ringside_message *mes
     if (message == NULL || message->private_[MESSAGE_TAG] != tag_of(connection, TAG_HELD))
         return fail_with(connection, -RINGSIDE_E_STATE,
                          "only a received message that is still held can be forwarded");
+    if (message->private_[MESSAGE_CALL] != 0)
+        return fail(connection, -RINGSIDE_E_STATE,
+                    "a call (of \"%.*s\") cannot be forwarded, because its caller waits for this stage: answer it, and "
+                    "call the next stage for that", (int)message->method_bytes, message->method);
     if (options != NULL && options->metadata_bytes > 0 &&
         (options->metadata == NULL || options->metadata_kind > RINGSIDE_JSON))
         return fail_with(connection, -RINGSIDE_E_INVALID, "metadata is missing or of unknown kind");

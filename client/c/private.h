@@ -7,6 +7,7 @@
 #include <sys/epoll.h>
 
 #include "client/c/ringside.h"
+#include "proto/box.h"
 #include "proto/control.pb-c.h"
 #include "proto/err.h"
 #include "proto/fdpass.h"
@@ -40,8 +41,11 @@ struct peer {
     struct rs_ring ring;                         /* first: a lease's ring leads back here */
     int control_fd;                              /* owned; its description locks this client's byte */
     int bell_fd;                                 /* owned, or -1 */
+    int event_fd;                                /* owned, or -1: of that ring's own inbox, for replies to its workers */
+    uint64_t nonce;                              /* of this client's entry there */
     uint16_t destination;                        /* of the stage's inbox in that ring's table */
-    rs_word entry_state;                         /* of the inbox's entry when it was last found to name this ring */
+    rs_word entry_state;                         /* of the inbox's entry when it was last found to name this ring; of an
+                                                  * answerer: of the destination */
     struct reading *readings;                    /* by slot, owned */
     pthread_mutex_t reading_locks[READING_LOCKS]; /* guard readings */
     rs_word32 remote_readings;                   /* begun for us by the sidecar and not ended */
@@ -97,12 +101,30 @@ struct retry {
     uint64_t entry_state; /* at the last try */
 };
 
+/* A call that ended before its callee let go of the request: replies may still come into its cells. */
+struct ended_call {
+    struct peer *peer;    /* ring of the callee */
+    uint32_t slot;        /* of the request, with its generation */
+    uint32_t generation;
+    uint32_t credits;
+};
+
+/* The calls of this connection. Cells are those of its box in the own ring. */
+struct calls {
+    rs_word free_cells;                     /* bits of those that are not set aside */
+    rs_word lingering;                      /* bits of the first cells of calls in `ended` */
+    rs_word32 count;                        /* calls begun: the low half of the next id */
+    struct ended_call ended[RS_BOX_CELLS];  /* by first cell; of who has taken the bit off */
+};
+
 struct ringside {
     rs_word32 down;                                   /* 0, or the error number of every further call */
     rs_word32 polled;                                 /* ringside_fd was asked for */
     _Atomic(struct settings *) settings;
     _Atomic(struct peer *) peers[RS_MAX_RINGS];       /* by number in the own inbox; [0] is `own` */
     _Atomic(struct outlet *) outlets[RS_MAX_DESTINATIONS];
+    _Atomic(struct peer *) answerers[RS_MAX_DESTINATIONS]; /* rings in which replies are held, by the stage's destination */
+    struct calls calls;
     struct peer own;
     struct rs_inbox inbox;                            /* of the stage */
     rs_word32 taken;                                  /* messages taken, about: for what is done once in a while */
@@ -111,6 +133,7 @@ struct ringside {
 
     struct retry peer_retry[RS_MAX_RINGS];            /* guarded by `lock` */
     int64_t outlet_retry_ns[RS_MAX_DESTINATIONS];     /* no Open before; guarded by `lock` */
+    int64_t answerer_retry_ns[RS_MAX_DESTINATIONS];   /* the same */
 
     pthread_mutex_t lock;                             /* guards what follows, and changes of the tables above */
     struct rs_ttrpc_client control;
@@ -216,6 +239,8 @@ SELDOM int peer_open(struct ringside *connection, unsigned number, int64_t *agai
 /* Notices rings that left the inbox or whose number means another ring now, and gives back bodies of which nothing is
  * held any more. Without the lock. */
 SELDOM void peers_refresh(struct ringside *connection);
+/* A ring is not used any more but by the views and leases that live. The lock is held. */
+void peer_retire(struct ringside *connection, struct peer *peer);
 /* Whether pages of the ring were lost (its file was cut). */
 bool peer_is_broken(struct ringside *connection, struct peer *peer);
 /* After a message of the ring was taken: whether its body was given back just before, because the ring was retired. */
@@ -260,6 +285,21 @@ bool outlet_admit_guest(struct ringside *connection, struct outlet *outlet, unsi
 void outlet_destroy(struct outlet *outlet);
 void outlet_disown(struct outlet *outlet, bool still);
 
+/* ---- answerer.c ---- */
+
+/* The ring in which replies of the stage behind a destination are held, opened when needed. */
+SELDOM int answerer_get(struct ringside *connection, unsigned destination, struct peer **answerer);
+/* The same when there is nothing to do for it, else NULL. */
+static inline struct peer *answerer_at_hand(struct ringside *connection, unsigned destination)
+{
+    struct peer *peer = rs_load_acquire(&connection->answerers[destination]);
+
+    if (peer != NULL && rs_load_relaxed(&connection->own.ring.destinations[destination].state) ==
+                            rs_load_relaxed(&peer->entry_state))
+        return peer;
+    return destination == connection->own.destination ? &connection->own : NULL;
+}
+
 /* ---- route.c ---- */
 
 struct outgoing {
@@ -279,15 +319,32 @@ int loan_take(struct ringside *connection, uint64_t bytes, int64_t timeout_ns, s
 int loan_publish(struct ringside *connection, const struct rs_loan *loan, uint8_t *base,
                  struct rs_message *message, const struct outgoing *outgoing, unsigned first);
 
+/* private_ of a slot */
+enum { SLOT_TAG, SLOT_LOAN };
+
+/* The loan that a slot is. */
+int slot_loan(struct ringside *connection, const struct ringside_slot *slot, struct rs_loan *loan);
+/* The header for a loaned slot, with a method (or NULL) and the options' metadata behind the tensors. */
+int slot_describe(struct ringside *connection, const struct ringside_slot *slot,
+                  const struct body *body, const struct ringside_options *options,
+                  const char *method, size_t method_bytes, struct rs_message *message);
+uint64_t message_data_bytes(const struct rs_message *message);
+
 /* ---- consume.c ---- */
 
 /* private_ of a message */
-enum { MESSAGE_TAG, MESSAGE_PEER, MESSAGE_WORD, MESSAGE_SLOT, MESSAGE_LEASE, MESSAGE_REMOTE };
+enum {
+    MESSAGE_TAG, MESSAGE_PEER, MESSAGE_WORD, MESSAGE_SLOT, MESSAGE_LEASE, MESSAGE_REMOTE,
+    MESSAGE_CALL,    /* of a request: its call word; else 0 */
+    MESSAGE_REPLIES, /* of a request: how many went out, and MESSAGE_ANSWERED */
+};
+#define MESSAGE_ANSWERED (UINT64_C(1) << 63) /* the last one did */
 /* What a message is to us, mixed with the connection's address: anything else in its place is refused. */
 #define TAG_HELD   UINT64_C(0x68656c6400000000) /* a lease */
 #define TAG_READ   UINT64_C(0x7265616400000000) /* a reading by ticket */
 #define TAG_REMOTE UINT64_C(0x72656d6f00000000) /* a reading that the sidecar began for us */
 #define TAG_LOAN   UINT64_C(0x6c6f616e00000000) /* of a slot */
+#define TAG_CALL   UINT64_C(0x63616c6c00000000) /* of a call */
 
 static inline uint64_t tag_of(const struct ringside *connection, uint64_t kind)
 {
@@ -298,10 +355,26 @@ static inline uint64_t tag_of(const struct ringside *connection, uint64_t kind)
 void message_fill(struct ringside_message *message, const struct rs_message *header,
                   const struct peer *peer, uint8_t *base, uint32_t slot, uint32_t generation);
 bool message_expired(const struct rs_message *header);
+void message_keep_lease(struct ringside *connection, struct ringside_message *message,
+                        const struct rs_lease *lease);
 void lease_of(const struct ringside_message *message, struct rs_lease *lease);
+/* The end of a lease, counted; what ringside_release says of it. */
+int lease_release(struct ringside *connection, const struct rs_lease *lease);
 /* Pushes a delivery that this process made QUEUED again, and rings when it has no cell. */
 void push_delivery(struct ringside *connection, struct rs_inbox *inbox, unsigned ring_number,
                    struct rs_ring *ring, uint32_t slot, unsigned delivery);
+
+/* ---- call.c ---- */
+
+/* Frees the cells of calls that ended early whose callees are done with them. */
+void calls_reap(struct ringside *connection);
+
+/* ---- reply.c ---- */
+
+/* ringside_release of a call: answers it when it has no last reply. */
+int request_release(struct ringside *connection, struct ringside_message *message);
+/* After a request is let go without an answer. */
+SELDOM void request_wake_caller(struct ringside *connection, struct peer *peer, uint64_t call);
 
 /* ---- tickets.c ---- */
 

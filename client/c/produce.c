@@ -7,9 +7,6 @@
 
 #define SPINS_PER_CLOCK 16                 /* looks between two readings of the clock */
 
-/* private_ of a slot */
-enum { SLOT_TAG, SLOT_LOAN };
-
 /* ---- loan ---- */
 
 SELDOM static int fail_full(struct ringside *connection, uint64_t bytes, int error)
@@ -157,8 +154,7 @@ IN_ONE_PIECE int ringside_loan(struct ringside *connection, const struct ringsid
     return 0;
 }
 
-static int loan_of(struct ringside *connection, const struct ringside_slot *slot,
-                   struct rs_loan *loan)
+int slot_loan(struct ringside *connection, const struct ringside_slot *slot, struct rs_loan *loan)
 {
     if (slot == NULL || slot->private_[SLOT_TAG] != tag_of(connection, TAG_LOAN))
         return fail_with(connection, -RINGSIDE_E_STATE,
@@ -174,7 +170,7 @@ int ringside_abandon(struct ringside *connection, struct ringside_slot *slot)
 
     if (UNLIKELY(rs_load_relaxed(&connection->down) == RINGSIDE_E_FORKED))
         return fail_down(connection);
-    int rc = loan_of(connection, slot, &loan);
+    int rc = slot_loan(connection, slot, &loan);
     if (rc < 0)
         return rc;
     slot->private_[SLOT_TAG] = 0;
@@ -184,7 +180,7 @@ int ringside_abandon(struct ringside *connection, struct ringside_slot *slot)
 
 /* ---- publish ---- */
 
-static uint64_t data_bytes(const struct rs_message *message)
+uint64_t message_data_bytes(const struct rs_message *message)
 {
     uint64_t bytes = message->metadata_bytes;
 
@@ -218,14 +214,15 @@ int loan_publish(struct ringside *connection, const struct rs_loan *loan, uint8_
     }
     RS_FAILPOINT(send_published);
     rs_ring_count(ring, ring->client, RS_SENT, 1);
-    rs_ring_count(ring, ring->client, RS_SENT_BYTES, data_bytes(message));
+    rs_ring_count(ring, ring->client, RS_SENT_BYTES, message_data_bytes(message));
     return 0;
 }
 
 /* ---- send and share ---- */
 
+/* `offset`: of the first byte behind the tensors and the method. */
 static int take_options(struct ringside *connection, const struct ringside_options *options,
-                        const struct body *body, struct rs_message *message)
+                        const struct body *body, uint64_t offset, struct rs_message *message)
 {
     message->ttl_ns = options->ttl_ns;
     message->stream_id = options->stream_id;
@@ -238,7 +235,6 @@ static int take_options(struct ringside *connection, const struct ringside_optio
                     options->metadata_kind);
     if (options->metadata_bytes == 0)
         return 0;
-    uint64_t offset = rs_message_metadata_offset(message);
     if (options->metadata == NULL || offset > body->bytes ||
         options->metadata_bytes > body->bytes - offset)
         return fail(connection, -RINGSIDE_E_INVALID,
@@ -250,10 +246,23 @@ static int take_options(struct ringside *connection, const struct ringside_optio
     return 0;
 }
 
+static int place_method(struct ringside *connection, const struct body *body, uint64_t offset,
+                        const char *method, size_t bytes, struct rs_message *message)
+{
+    if (offset > body->bytes || bytes > body->bytes - offset)
+        return fail(connection, -RINGSIDE_E_TOO_BIG,
+                    "the name of method \"%s\" does not fit behind the tensors: reserve %zu bytes of "
+                    "metadata for it with the loan", method, (bytes + 7) / 8 * 8);
+    memcpy(body->base + offset, method, bytes);
+    message->method_offset = offset;
+    message->method_bytes = (uint8_t)bytes;
+    return 0;
+}
+
 /* The header for a loaned slot. A caller may have made its tensors smaller since the loan, not moved them. */
-static int describe(struct ringside *connection, const struct ringside_slot *slot,
-                    const struct body *body, const struct ringside_options *options,
-                    struct rs_message *message)
+int slot_describe(struct ringside *connection, const struct ringside_slot *slot,
+                  const struct body *body, const struct ringside_options *options,
+                  const char *method, size_t method_bytes, struct rs_message *message)
 {
     static const struct ringside_options none;
     uint64_t bytes;
@@ -273,7 +282,15 @@ static int describe(struct ringside *connection, const struct ringside_slot *slo
         return fail_with(connection, -RINGSIDE_E_TOO_BIG,
                          "the last tensor was made larger than its slot after the loan");
     message->origin_ticket = 0;
-    return take_options(connection, options != NULL ? options : &none, body, message);
+    message->call_id = 0;
+    uint64_t offset = rs_message_metadata_offset(message);
+    if (method != NULL) {
+        rc = place_method(connection, body, offset, method, method_bytes, message);
+        if (rc < 0)
+            return rc;
+        offset += (method_bytes + 7) / 8 * 8;
+    }
+    return take_options(connection, options != NULL ? options : &none, body, offset, message);
 }
 
 IN_ONE_PIECE int ringside_send(struct ringside *connection, struct ringside_slot *slot, const char *name,
@@ -285,13 +302,13 @@ IN_ONE_PIECE int ringside_send(struct ringside *connection, struct ringside_slot
 
     if (is_down(connection))
         return fail_down(connection);
-    int rc = loan_of(connection, slot, &loan);
+    int rc = slot_loan(connection, slot, &loan);
     if (rc < 0)
         return rc;
     struct body body = body_of(&connection->own.ring, loan.slot);
     rc = route_find(connection, name, &outgoing.route);
     if (rc == 0)
-        rc = describe(connection, slot, &body, options, &message);
+        rc = slot_describe(connection, slot, &body, options, NULL, 0, &message);
     if (rc == 0)
         rc = outgoing_reserve(connection, &outgoing,
                               options != NULL ? options->timeout_ns : RINGSIDE_FOREVER);
@@ -328,11 +345,11 @@ int ringside_share(struct ringside *connection, struct ringside_slot *slot, unsi
     if (readers > 255)
         return fail(connection, -RINGSIDE_E_INVALID,
                     "%u readers: 1..255, or 0 to keep it until it is freed", readers);
-    int rc = loan_of(connection, slot, &loan);
+    int rc = slot_loan(connection, slot, &loan);
     if (rc < 0)
         return rc;
     struct body body = body_of(ring, loan.slot);
-    rc = describe(connection, slot, &body, options, &message);
+    rc = slot_describe(connection, slot, &body, options, NULL, 0, &message);
     if (rc == 0)
         rc = ticket_ttl(connection, &message.ttl_ns);
     if (rc < 0)
@@ -347,6 +364,6 @@ int ringside_share(struct ringside *connection, struct ringside_slot *slot, unsi
         *ticket = slot->ticket;
     slot->private_[SLOT_TAG] = 0;
     rs_ring_count(ring, ring->client, RS_SHARED, 1);
-    rs_ring_count(ring, ring->client, RS_SENT_BYTES, data_bytes(&message));
+    rs_ring_count(ring, ring->client, RS_SENT_BYTES, message_data_bytes(&message));
     return 0;
 }

@@ -89,6 +89,10 @@ int peer_map(struct ringside *connection, struct peer *peer, const Ringside__V1_
     peer->control_fd = control_fd;
     peer->bell_fd =
         link_take_fd(connection, kind_count, kinds, RINGSIDE__V1__DESCRIPTOR__BELL_EVENT);
+    /* With the own ring it comes for the connection. */
+    if (!writable)
+        peer->event_fd =
+            link_take_fd(connection, kind_count, kinds, RINGSIDE__V1__DESCRIPTOR__INBOX_EVENT);
     if (control_fd < 0 || body_fd < 0)
         fail_with(connection, rc, "the sidecar passed no descriptors of its ring");
     else
@@ -100,6 +104,7 @@ int peer_map(struct ringside *connection, struct peer *peer, const Ringside__V1_
     if (rc < 0)
         return rc;
     peer->ring.client = (uint16_t)info->client;
+    peer->nonce = info->nonce;
     peer->ring.reader = info->reader < RS_MAX_READERS ? (uint8_t)info->reader : RS_NO_READER;
     peer->ring.bell_fd = peer->bell_fd;
     peer->readings = calloc(peer->ring.layout.slot_count, sizeof peer->readings[0]);
@@ -112,25 +117,27 @@ int peer_map(struct ringside *connection, struct peer *peer, const Ringside__V1_
 
 void peer_unmap(struct peer *peer)
 {
-    int fds[] = {peer->control_fd, peer->bell_fd};
+    int fds[] = {peer->control_fd, peer->bell_fd, peer->event_fd};
 
     ring_unmap(&peer->ring);
-    rs_fd_close(fds, 2);
+    rs_fd_close(fds, 3);
     free(peer->readings);
     peer->readings = NULL;
     peer->control_fd = -1;
     peer->bell_fd = -1;
+    peer->event_fd = -1;
 }
 
 void peer_disown(struct peer *peer, bool still)
 {
     if (peer == NULL)
         return;
-    int fds[] = {peer->control_fd, peer->bell_fd};
+    int fds[] = {peer->control_fd, peer->bell_fd, peer->event_fd};
 
-    rs_fd_close(fds, 2);
+    rs_fd_close(fds, 3);
     peer->control_fd = -1;
     peer->bell_fd = -1;
+    peer->event_fd = -1;
     if (still)
         ring_disown(&peer->ring);
 }
@@ -190,6 +197,7 @@ static int open_locked(struct ringside *connection, unsigned number)
         return fail_with(connection, -ENOMEM, "out of memory");
     peer->control_fd = -1;
     peer->bell_fd = -1;
+    peer->event_fd = -1;
     request.target_case = RINGSIDE__V1__OPEN_REQUEST__TARGET_RING;
     request.ring = number;
     int rc = call_open(connection, &request, &answer);
@@ -256,6 +264,14 @@ int peer_open(struct ringside *connection, unsigned number, int64_t *again_ns)
 
 /* ---- rings that left the inbox ---- */
 
+void peer_retire(struct ringside *connection, struct peer *peer)
+{
+    peer->next = connection->retired_peers;
+    connection->retired_peers = peer;
+    rs_store_relaxed(&connection->retired_bodies, rs_load_relaxed(&connection->retired_bodies) + 1);
+    connection->drop_bodies_ns = 0;
+}
+
 /* Leases and views of the ring live on in its mapping; it takes no new messages. */
 static void retire(struct ringside *connection, unsigned number)
 {
@@ -264,10 +280,7 @@ static void retire(struct ringside *connection, unsigned number)
     rs_inbox_forget(&connection->inbox, number);
     rs_store_release(&connection->peers[number], NULL);
     connection->peer_retry[number] = (struct retry){0};
-    peer->next = connection->retired_peers;
-    connection->retired_peers = peer;
-    rs_store_relaxed(&connection->retired_bodies, rs_load_relaxed(&connection->retired_bodies) + 1);
-    connection->drop_bodies_ns = 0;
+    peer_retire(connection, peer);
 }
 
 static bool holds_anything(struct peer *peer)

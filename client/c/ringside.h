@@ -121,6 +121,9 @@ struct ringside_message {
     uint64_t sequence;
     uint8_t trace_id[16];              /* zeroes when not given */
     uint64_t origin_ticket;            /* 0 unless it came from another node */
+    uint64_t call_id;                  /* 0 unless it is a call or a reply to one */
+    const char *method;                /* of a call, else NULL: in shared memory, method_bytes long, no terminator */
+    uint32_t method_bytes;
     uint64_t private_[8];              /* the library's */
     struct ringside_tensor tensors[RINGSIDE_MAX_TENSORS]; /* only tensor_count are set; data is read-only for messages of other stages */
 };
@@ -145,6 +148,7 @@ struct ringside_options {
     uint64_t sequence;
     uint8_t trace_id[16];
     int64_t timeout_ns;                /* for a route with when_full "block"; 0: does not block, negative: for ever */
+    uint32_t credits;                  /* of a call: replies that may wait for the caller, 1..64; 0: 1 */
 };
 
 /* Connects and attaches; blocks at most options->timeout_ns. options may be NULL. The connection is the caller's. */
@@ -202,6 +206,95 @@ int ringside_nack(struct ringside *connection, struct ringside_message *message)
  * into the stage's own ring otherwise (returns 0). On error the message is still held. */
 int ringside_forward(struct ringside *connection, struct ringside_message *message, const char *route,
                      const struct ringside_options *options);
+/*
+ * Calls. A worker calls a method of the stage that a route leads to (one stage; also its own) and gets one reply or many.
+ * The request is a message of that route; replies come to the caller alone, in order, and are released like messages. No
+ * system call is made while both sides are awake.
+ *
+ *   - The time to live is the call's timeout: it travels, a request that is older is not delivered, and the caller gets
+ *     -RINGSIDE_ETIMEOUT. 0 and a route without one: no timeout.
+ *   - A request is delivered at most once. When its callee dies or lets it go, the caller gets -RINGSIDE_EUNAVAILABLE.
+ *   - At most 64 replies can be awaited at a time by one connection: calls in flight x credits.
+ *   - A callee that serves in the thread that calls waits for itself: call the own stage only where another worker serves.
+ */
+
+/* Codes of gRPC; more may be used. */
+enum ringside_status {
+    RINGSIDE_STATUS_OK = 0,
+    RINGSIDE_STATUS_CANCELLED = 1,
+    RINGSIDE_STATUS_UNKNOWN = 2,
+    RINGSIDE_STATUS_INVALID_ARGUMENT = 3,
+    RINGSIDE_STATUS_DEADLINE_EXCEEDED = 4,
+    RINGSIDE_STATUS_NOT_FOUND = 5,
+    RINGSIDE_STATUS_ALREADY_EXISTS = 6,
+    RINGSIDE_STATUS_PERMISSION_DENIED = 7,
+    RINGSIDE_STATUS_RESOURCE_EXHAUSTED = 8,
+    RINGSIDE_STATUS_FAILED_PRECONDITION = 9,
+    RINGSIDE_STATUS_ABORTED = 10,
+    RINGSIDE_STATUS_OUT_OF_RANGE = 11,
+    RINGSIDE_STATUS_UNIMPLEMENTED = 12,
+    RINGSIDE_STATUS_INTERNAL = 13,
+    RINGSIDE_STATUS_UNAVAILABLE = 14,
+    RINGSIDE_STATUS_DATA_LOSS = 15,
+    RINGSIDE_STATUS_UNAUTHENTICATED = 16
+};
+
+/* A call in flight: the caller's value; must not be copied or moved to another connection. One thread at a time. */
+struct ringside_call {
+    uint64_t id;                       /* also call_id of the request and of its replies */
+    uint32_t open;                     /* 1 while replies may come */
+    uint32_t status;                   /* enum ringside_status of the last reply */
+    uint64_t private_[6];              /* the library's */
+};
+
+/* Sends a request; the slot is spent and *call open. `method`: 1..63 bytes. It stands behind the tensors, where a loan of
+ * metadata_bytes (8 more than its length will do) or the slot's own room keeps place. options may be NULL. Errors as
+ * ringside_send, then the slot is still the caller's; -RINGSIDE_ELIMIT when 64 replies are awaited already;
+ * -RINGSIDE_EUNAVAILABLE when the stage cannot be reached. End each call: with its last reply, or ringside_call_cancel. */
+int ringside_call(struct ringside *connection, struct ringside_slot *slot, const char *route,
+                  const char *method, const struct ringside_options *options,
+                  struct ringside_call *call);
+/* Waits for the next reply. 1: a reply, and another may come. 0: the last one. Both are released by ringside_release.
+ * -RINGSIDE_ETIMEOUT with call->open still 1: none came within timeout_ns, the call goes on. Any other error ends the call:
+ * -RINGSIDE_ETIMEOUT, its time is over, and the callee is told; -RINGSIDE_EUNAVAILABLE, the callee is gone or let it go;
+ * what the callee answered with ringside_reply_error, then call->status is its code and ringside_explain its text. */
+int ringside_call_wait(struct ringside *connection, struct ringside_call *call,
+                       struct ringside_message *reply, int64_t timeout_ns);
+/* Ends a call: the callee is told, replies that come yet are dropped. Of a call that is not open: does nothing. 0 or
+ * -RINGSIDE_ESTATE for what is no call of this connection. */
+int ringside_call_cancel(struct ringside *connection, struct ringside_call *call);
+
+/* Whether a received message is a call, which wants ringside_reply or ringside_reply_error before ringside_release. */
+int ringside_is_call(const struct ringside_message *message);
+/* Whether nobody waits for replies to a held call any more (cancelled, caller gone, time over): 1 or 0, or
+ * -RINGSIDE_ESTATE. */
+int ringside_cancelled(struct ringside *connection, const struct ringside_message *message);
+/* Sends a reply; `last`: no other follows. The slot is spent. Waits for room while as many replies as the call has credits
+ * are unread, at most options->timeout_ns. ttl_ns means nothing here. On error the slot is still the caller's, unless it
+ * says -RINGSIDE_ESTATE or -RINGSIDE_ECANCELLED (nobody waits any more); -RINGSIDE_ETIMEOUT (or -RINGSIDE_EFULL with
+ * timeout 0) when there was no room. The call itself is released by ringside_release, which answers INTERNAL when no last
+ * reply was sent. */
+int ringside_reply(struct ringside *connection, struct ringside_message *call,
+                   struct ringside_slot *slot, const struct ringside_options *options, int last);
+/* Sends a last reply with a status other than OK and a text (NULL: none; cut to 1,024 bytes). Waits for a slot and for room
+ * as long as the call has time, at most 2 s. */
+int ringside_reply_error(struct ringside *connection, struct ringside_message *call,
+                         unsigned status, const char *text);
+
+/* A method that is served. The handler replies; what it leaves unanswered is answered with the error that it returns, or
+ * INTERNAL. It may release the message itself, else it is released afterwards. */
+struct ringside_method {
+    const char *name;                  /* NULL: of all messages that are no calls */
+    int (*handler)(struct ringside *connection, struct ringside_message *message, void *data);
+    void *data;
+};
+
+/* Receives one message and hands it to its method. A call of an unknown method is answered UNIMPLEMENTED with the names of
+ * those that there are; a message that is no call and has no handler is given back (ringside_nack). 0, or an error of
+ * ringside_receive, -RINGSIDE_ETIMEOUT among them. */
+int ringside_serve(struct ringside *connection, const struct ringside_method *methods, size_t count,
+                   int64_t timeout_ns);
+
 /* Ends a ticket: no new readers; its memory goes with the last reader. */
 int ringside_free(struct ringside *connection, uint64_t ticket);
 int ringside_free_text(struct ringside *connection, const char *text);

@@ -151,6 +151,8 @@ static void print_counters(const Ringside__V1__StatusResponse *status)
         {"dead-lettered", totals->dead_lettered},
         {"requeued", totals->requeued},
         {"overflows", totals->overflows},
+        {"calls", totals->calls},
+        {"replies", totals->replies},
         {"quarantined", status->quarantined},
         {"audits", status->audits},
         {"sweeps", status->sweeps},

@@ -14,7 +14,7 @@ PROXY, CLI = os.environ.get("RINGSIDE_PROXY", ""), os.environ.get("RINGSIDE_CLI"
 FREE, LOANED, SEALED, QUARANTINED = range(4)
 UNUSED, ALIVE, DEAD = range(3)
 COUNTERS = ("sent received released forwarded forward_copies nacked shared reads expired dropped dead_lettered "
-            "requeued sent_bytes overflows").split()
+            "requeued sent_bytes overflows calls replies").split()
 ACCOUNTED = ("expired", "dropped", "dead_lettered")
 
 

@@ -26,7 +26,10 @@ static bool same(const struct rs_message *a, const struct rs_message *b)
                  a->metadata_bytes == b->metadata_bytes && a->publish_ns == b->publish_ns &&
                  a->ttl_ns == b->ttl_ns && a->sequence == b->sequence &&
                  a->stream_id == b->stream_id && memcmp(a->trace_id, b->trace_id, 16) == 0 &&
-                 a->origin_ticket == b->origin_ticket;
+                 a->origin_ticket == b->origin_ticket && a->call_id == b->call_id &&
+                 (a->call_id == 0 || (a->call == b->call && a->admission == b->admission &&
+                                      a->method_offset == b->method_offset &&
+                                      a->method_bytes == b->method_bytes));
 
     for (unsigned i = 0; equal && i < a->tensor_count; i++) {
         const struct rs_tensor *left = &a->tensors[i], *right = &b->tensors[i];

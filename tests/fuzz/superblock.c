@@ -42,6 +42,7 @@ static void check_places(const struct rs_superblock *copy)
     CHECK(inside(copy->ring_table_offset, RS_MAX_RINGS * sizeof(struct rs_ring_entry), end));
     CHECK(inside(copy->cells_offset, copy->inbox_cells * sizeof(rs_word), end));
     CHECK(inside(copy->slots_offset, copy->slot_count * sizeof(struct rs_slot), end));
+    CHECK(inside(copy->boxes_offset, copy->client_count * sizeof(struct rs_box), end));
     for (uint32_t i = 0; i < copy->class_count; i++) {
         const struct rs_class_layout *class = &copy->classes[i];
         CHECK(class->first_slot == slots && class->slots >= 1);

@@ -370,8 +370,8 @@ def test_wrong_layout_is_refused_with_both_versions(start):
     daemon = start()
     with daemon.client() as client:
         with refused("VERSION") as error:
-            client.attach(layout_version=2 << 16, layout_hash=1)
-        assert "2.0" in error.value.message and "1.0" in error.value.message
+            client.attach(layout_version=3 << 16, layout_hash=1)
+        assert "3.0" in error.value.message and "2.0" in error.value.message
         with refused("VERSION"):
             client.attach(want_descriptors=True)
 
@@ -381,7 +381,7 @@ def test_descriptors_are_the_ring_and_prove_it(start):
     with daemon.client() as client:
         with open(daemon.ring / "stage.control", "rb") as file:
             layout_hash = struct.unpack_from("=Q", file.read(24), 16)[0]
-        answer = client.attach(want_descriptors=True, layout_version=1 << 16,
+        answer = client.attach(want_descriptors=True, layout_version=2 << 16,
                                layout_hash=layout_hash)
         assert list(answer.descriptors) == [pb.CONTROL_FILE, pb.BODY_FILE, pb.INBOX_EVENT,
                                             pb.BELL_EVENT]

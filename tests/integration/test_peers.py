@@ -122,7 +122,7 @@ def test_open_ring(stages):
     worker = Worker(b, "mapper", descriptors=True, layout=layout_of(b))
     worker.take_fds()
     answer = worker("Open", control.OpenRequest(ring=1))
-    assert list(answer.descriptors) == [control.CONTROL_FILE, control.BODY_FILE, control.BELL_EVENT]
+    assert list(answer.descriptors) == [control.CONTROL_FILE, control.BODY_FILE, control.BELL_EVENT, control.INBOX_EVENT]
     files = worker.take_fds()
     assert os.fstat(files[0]).st_ino == os.stat(a.files / "a.control").st_ino
     with pytest.raises(OSError):
@@ -301,6 +301,62 @@ def test_forward_in_place_by_introduction(stages):
     until(lambda: free_slots(a) == 16, "the slot is free")
 
 
+def test_open_reply(stages):
+    """A worker of a that calls b gets a number in b's ring, under which it holds the replies; b sees its death."""
+    a, b = pair(stages)
+    worker = Worker(a, "caller", descriptors=True, layout=layout_of(a))
+    worker.take_fds()
+    answer = worker("Open", control.OpenRequest(reply=0))
+    assert list(answer.descriptors)[:3] == [control.CONTROL_FILE, control.BODY_FILE, control.BELL_EVENT]
+    files = worker.take_fds()
+    assert os.fstat(files[0]).st_ino == os.stat(b.files / "b.control").st_ino
+    with pytest.raises(OSError):
+        os.ftruncate(files[1], 0)  # read-only
+    ring = answer.ring
+    assert (ring.stage, ring.reader, ring.destination) == ("b", 255, 4095)
+    with mmap.mmap(files[0], 0) as memory:
+        clients_offset, = struct.unpack_from("<Q", memory, 96)
+        nonce, = struct.unpack_from("<Q", memory, clients_offset + ring.client * 256 + 8)
+    assert nonce == ring.nonce
+    assert locked(b.files / "b.control", ring.client)
+    there = lambda: [client.name for client in b.status().clients if client.number == ring.client]
+    assert there() == ["caller"]
+    worker.close()
+    for fd in files:
+        os.close(fd)
+    until(lambda: not there(), "its number is given back", b.log)
+
+
+@pytest.mark.parametrize("destination, name", [(7, "NO_ROUTE"), (256, "INVALID"), (0, "UNAVAILABLE")])
+def test_open_reply_refused(stages, destination, name):
+    a, b = pair(stages)
+    worker = Worker(a, "caller", descriptors=True, layout=layout_of(a))
+    if name == "UNAVAILABLE":
+        b.kill()
+        until(lambda: not a.connected_to("b"), "a notices", a.log)
+    with pytest.raises(Failed) as error:
+        worker("Open", control.OpenRequest(reply=destination))
+    assert error.value.name == name
+
+
+def test_places_for_replies_take_a_hello(stages):
+    b = stages("b")
+    stranger = Connection(b.socket)
+    with pytest.raises(Failed) as error:
+        stranger.call(PEER, "Admit", peer.AdmitRequest(name="x", wants_lock=True, for_replies=True), peer.AdmitResponse)
+    assert error.value.name == "STATE"
+    stranger.serves["Admit"] = lambda data: (peer.AdmitResponse(), ())
+    stranger.call(PEER, "Hello", hello_of(b), peer.HelloResponse)
+    place = stranger.call(PEER, "Admit", peer.AdmitRequest(name="x", wants_lock=True, for_replies=True), peer.AdmitResponse)
+    with pytest.raises(Failed) as error:
+        stranger.call(PEER, "Leave", peer.LeaveRequest(client=place.client + 1), peer.LeaveResponse)
+    assert error.value.name == "INVALID"
+    stranger.call(PEER, "Leave", peer.LeaveRequest(client=place.client, nonce=place.nonce), peer.LeaveResponse)
+    for fd in stranger.take_fds():
+        os.close(fd)
+    until(lambda: not b.status().clients, "the number is free again", b.log)
+
+
 def test_circle(stages):
     a = stages("a", {"next": "b"})
     b = stages("b", {"next": "a"})
@@ -415,7 +471,7 @@ def hello_of(stage, **changes):
 
 
 @pytest.mark.parametrize("changes, name", [
-    (dict(layout_version=2 << 16), "VERSION"), (dict(layout_hash=1), "VERSION"), (dict(features=1), "VERSION"),
+    (dict(layout_version=3 << 16), "VERSION"), (dict(layout_hash=1), "VERSION"), (dict(features=1), "VERSION"),
     (dict(incarnation=b"123"), "INVALID"), (dict(incarnation=bytes(16)), "INVALID"),
     (dict(sidecar_id=0), "INVALID"), (dict(sidecar_id=1 << 16), "INVALID"),
 ])

@@ -11,7 +11,7 @@ from machine import is_sanitized, sidecar  # noqa: F401
 from ttrpc_client import Refused
 from worker import Failed, Worker
 
-VERSION, LAYOUT_HASH, MEANINGFUL = 8, 16, 480  # offsets in the superblock; how many of its bytes say anything
+VERSION, LAYOUT_HASH, MEANINGFUL = 8, 16, 488  # offsets in the superblock; how many of its bytes say anything
 # What a reader cannot know better: the minor version, the ring's own name and number, what is counted or set anew.
 ANOTHER_RELEASE = [*range(10, 24), *range(152, 160)]  # major version, byte order, layout hash, features
 HARMLESS = [range(8, 10), range(48, 64), range(64, 70), range(88, 92), range(160, 224)]

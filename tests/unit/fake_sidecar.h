@@ -162,6 +162,7 @@ static void fake_admit(struct fake_stage *stage, Ringside__V1__Ring *info)
     info->nonce = 0xabc0000 + client;
     info->stage = stage->ring.layout.stage;
     rs_store_relaxed(&stage->ring.clients[client].nonce, info->nonce);
+    rs_store_release(&stage->ring.clients[client].state, rs_client_state(1, info->reader, 0, RS_CLIENT_ALIVE));
 }
 
 static void fake_attach(struct fake_stage *stage, struct rs_ttrpc_writer *writer, uint32_t stream,
@@ -224,13 +225,15 @@ static void fake_open(struct fake_stage *stage, struct rs_ttrpc_writer *writer, 
                       const Ringside__V1__OpenRequest *request)
 {
     Ringside__V1__OpenResponse response = RINGSIDE__V1__OPEN_RESPONSE__INIT;
+    bool reply = request->target_case == RINGSIDE__V1__OPEN_REQUEST__TARGET_REPLY;
     bool ring = request->target_case == RINGSIDE__V1__OPEN_REQUEST__TARGET_RING;
-    Ringside__V1__Descriptor kinds[3] = {RINGSIDE__V1__DESCRIPTOR__CONTROL_FILE};
+    Ringside__V1__Descriptor kinds[4] = {RINGSIDE__V1__DESCRIPTOR__CONTROL_FILE};
     Ringside__V1__Ring info;
-    int fds[3];
+    int fds[4];
     unsigned meaning = ring ? fake_meaning[stage->index][request->ring] : 0;
     struct fake_stage *other = &fake_stages[meaning != 0 ? meaning - 1
                                             : ring       ? request->ring - 1
+                                            : reply      ? request->reply
                                                          : request->destination];
 
     stage->opens++;
@@ -239,13 +242,15 @@ static void fake_open(struct fake_stage *stage, struct rs_ttrpc_writer *writer, 
         return;
     }
     fds[0] = fake_reopen(other->control_fd, O_RDWR);
-    if (ring) {
+    if (ring || reply) {
         fake_admit(other, &info);
-        info.destination = stage->index;
+        info.destination = reply ? RS_NO_DESTINATION : stage->index;
         fds[1] = fake_reopen(other->body_fd, O_RDONLY);
         fds[2] = fcntl(other->bell_fd, F_DUPFD_CLOEXEC, 0);
         kinds[1] = RINGSIDE__V1__DESCRIPTOR__BODY_FILE;
         kinds[2] = RINGSIDE__V1__DESCRIPTOR__BELL_EVENT;
+        fds[3] = fcntl(other->event_fd, F_DUPFD_CLOEXEC, 0);
+        kinds[3] = RINGSIDE__V1__DESCRIPTOR__INBOX_EVENT;
     } else {
         ringside__v1__ring__init(&info);
         info.stage = other->ring.layout.stage;
@@ -256,7 +261,7 @@ static void fake_open(struct fake_stage *stage, struct rs_ttrpc_writer *writer, 
     }
     response.ring = &info;
     response.descriptors = kinds;
-    response.n_descriptors = ring ? 3 : 2;
+    response.n_descriptors = ring || reply ? 4 : 2;
     NEED(rs_ttrpc_respond(writer, stream, &response.base, fds, response.n_descriptors) == 0);
 }
 

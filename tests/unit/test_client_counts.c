@@ -104,6 +104,30 @@ static void by_ticket(void)
     MUST(ringside_abandon(a, &slot));
 }
 
+static void called(void)
+{
+    struct ringside_call call;
+    struct ringside_options many = {.credits = 2};
+
+    for (int replies = 1; replies <= 2; replies++) {
+        loan(a, 1);
+        MUST(ringside_call(a, &slot, "1", "method", replies == 1 ? NULL : &many, &call));
+        MUST(ringside_receive(b, &messages[0], RINGSIDE_FOREVER));
+        for (int i = 0; i < replies; i++) {
+            loan(b, 1);
+            MUST(ringside_reply(b, &messages[0], &slot, NULL, i + 1 == replies));
+        }
+        MUST(ringside_release(b, &messages[0]));
+        for (int i = 0; i < replies; i++) {
+            MUST(ringside_call_wait(a, &call, &messages[1], RINGSIDE_FOREVER));
+            MUST(ringside_release(a, &messages[1]));
+        }
+    }
+    loan(a, 1);
+    MUST(ringside_call(a, &slot, "1", "method", NULL, &call));
+    MUST(ringside_call_cancel(a, &call));
+}
+
 static int check_once(const char *name, void (*round)(void))
 {
     uint64_t calls = bench_syscalls_seen(), mallocs = bench_mallocs_seen();
@@ -152,6 +176,7 @@ int main(void)
         with_everything();
         passed_on();
         by_ticket();
+        called();
     }
     if (bench_mallocs_watch(true) < 0 || bench_syscalls_watch() < 0) {
         printf("skipped: a sanitizer has the allocator, or there is no seccomp filter here\n");
@@ -159,7 +184,8 @@ int main(void)
         return SKIPPED;
     }
     failed = check_counters() + check("plain", plain) + check("with everything", with_everything) +
-             check("passed on", passed_on) + check("by ticket", by_ticket);
+             check("passed on", passed_on) + check("by ticket", by_ticket) +
+             check("called", called);
     for (unsigned i = 0; i < FAKE_STAGES; i++)
         unlink(fake_stages[i].path);
     rmdir(fake_dir);

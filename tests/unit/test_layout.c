@@ -16,7 +16,9 @@ static void plan_places_every_region_apart(void **state)
     assert_true(plan.classes[0].bitmap_offset >= plan.cells_offset + 64 * 8);
     assert_true(plan.classes[1].bitmap_offset >= plan.classes[0].bitmap_offset + (2 + 1) * 8);
     assert_true(plan.slots_offset >= plan.classes[1].bitmap_offset + 16);
-    assert_true(plan.control_bytes >= plan.slots_offset + 102 * sizeof(struct rs_slot));
+    assert_true(plan.boxes_offset >= plan.slots_offset + 102 * sizeof(struct rs_slot));
+    assert_true(plan.control_bytes >= plan.boxes_offset + 64 * sizeof(struct rs_box));
+    assert_int_equal(plan.boxes_offset % RS_CACHE_LINE, 0);
     assert_int_equal(plan.body_bytes, 100 * 4096 + 2 * 65536);
     assert_int_equal(plan.slots_offset % 4096, 0);
 }

@@ -372,6 +372,72 @@ static void message_accepted_means_inside(void **state)
     assert_in_range(accepted, rounds / 100, rounds - rounds / 100);
 }
 
+/* A request of one tensor whose method stands behind the data. */
+static void put_request(uint64_t method_offset, uint8_t method_bytes, uint64_t call)
+{
+    message.call_id = 5;
+    message.call = call;
+    message.admission = 6;
+    message.method_offset = method_offset;
+    message.method_bytes = method_bytes;
+    message.tensor_count = 0;
+    store_one(RS_UINT8, 1, SHAPE(64), 0);
+}
+
+static void message_call_roundtrip(void **state)
+{
+    (void)state;
+    put_request(64, 63, rs_call_request(60, 4, 4095, 7));
+    assert_int_equal(load(), 0);
+    assert_true(rs_message_is_request(&slot));
+    assert_int_equal(loaded.call_id, 5);
+    assert_int_equal(loaded.admission, 6);
+    assert_int_equal(loaded.method_offset, 64);
+    assert_int_equal(loaded.method_bytes, 63);
+    assert_int_equal(rs_call_kind(loaded.call), RS_CALL_REQUEST);
+    assert_int_equal(rs_call_first_cell(loaded.call), 60);
+    assert_int_equal(rs_call_credits(loaded.call), 4);
+    assert_int_equal(rs_call_caller(loaded.call), 4095);
+    assert_int_equal(rs_call_holder(loaded.call), 7);
+    put_request(0, 0, rs_call_reply(14, RS_CALL_LAST, 0x1fffffe));
+    assert_int_equal(load(), 0);
+    assert_false(rs_message_is_request(&slot));
+    assert_int_equal(rs_call_kind(loaded.call), RS_CALL_REPLY);
+    assert_int_equal(rs_call_status(loaded.call), 14);
+    assert_int_equal(rs_call_flags(loaded.call), RS_CALL_LAST);
+    assert_int_equal(rs_call_number(loaded.call), 0xfffffe);
+    message.call_id = 0; /* the words of a call stay behind and mean nothing */
+    message.trace_id[0] = 1;
+    message.tensor_count = 0;
+    store_one(RS_UINT8, 1, SHAPE(64), 0);
+    assert_int_equal(load(), 0);
+    assert_int_equal(loaded.call_id, 0);
+    assert_false(rs_message_is_request(&slot));
+}
+
+static void message_call_nonsense(void **state)
+{
+    const struct {
+        uint64_t offset, call;
+        uint8_t bytes;
+    } wrong[] = {
+        {64, rs_call_request(0, 1, 1, 1), 0},           {64, rs_call_request(0, 1, 1, 1), 64},
+        {SLOT_BYTES - 3u, rs_call_request(0, 1, 1, 1), 4}, {(UINT64_C(1) << 56) - 1, rs_call_request(0, 1, 1, 1), 4},
+        {64, rs_call_request(0, 0, 1, 1), 4},           {64, rs_call_request(64, 1, 1, 1), 4},
+        {64, rs_call_request(1, 64, 1, 1), 4},          {64, rs_call_request(0, 255, 1, 1), 4},
+        {64, 0, 4},                                     {64, rs_call_reply(0, 0, 0), 4},
+        {0, (uint64_t)3 << 56, 0},
+    };
+
+    (void)state;
+    put_request(SLOT_BYTES - 4, 4, rs_call_request(0, 64, 1, 1));
+    assert_int_equal(load(), 0);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        put_request(wrong[i].offset, wrong[i].bytes, wrong[i].call);
+        assert_int_equal(load(), -RINGSIDE_E_CORRUPT);
+    }
+}
+
 static void message_times(void **state)
 {
     uint64_t publish_ns, ttl_ns;
@@ -404,6 +470,8 @@ int main(void)
         CASE(message_table_bounds),
         CASE(message_descriptor_nonsense),
         CASE(message_accepted_means_inside),
+        CASE(message_call_roundtrip),
+        CASE(message_call_nonsense),
         CASE(message_times),
     };
 

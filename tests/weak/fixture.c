@@ -57,6 +57,7 @@ static void map(struct rs_ring *ring, unsigned stage, uint16_t client, uint32_t 
     ring->clients = (struct rs_client *)(base + CLIENTS);
     ring->destinations = (struct rs_destination *)(base + DESTINATIONS);
     ring->shared = (struct rs_ring_shared *)(base + SHARED_WORDS);
+    ring->boxes = (struct rs_box *)(base + BOXES);
     ring->bell_fd = ring->space_fd = -1;
     ring->client = client;
     ring->reader = (uint8_t)client;

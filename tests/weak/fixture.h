@@ -27,7 +27,8 @@ enum offset {
     CELLS = 23424,
     BITMAP = 23488,
     SLOTS = 23552,
-    CONTROL_BYTES = 24576
+    BOXES = 24576,
+    CONTROL_BYTES = 29184
 };
 
 /* Stage 0 has the slots; stage 1 is where its messages may be forwarded to. */

@@ -62,11 +62,13 @@ static bool wanted(const struct options *options, const char *name)
     return options->names[0] == NULL;
 }
 
-static const struct weak_scenario *const tables[] = {weak_inbox_scenarios, weak_slot_scenarios};
+#define TABLES 3
+static const struct weak_scenario *const tables[TABLES] = {weak_inbox_scenarios, weak_slot_scenarios,
+                                                           weak_call_scenarios};
 
 static const struct weak_scenario *find(const char *name)
 {
-    for (unsigned i = 0; i < 2; i++) {
+    for (unsigned i = 0; i < TABLES; i++) {
         for (const struct weak_scenario *it = tables[i]; it->name != NULL; it++) {
             if (strcmp(it->name, name) == 0)
                 return it;
@@ -97,7 +99,7 @@ static unsigned run_scenarios(const struct options *options, unsigned *passed)
     unsigned failed = 0;
 
     printf("%-20s %6s %10s %10s %8s\n", "scenario", "words", "states", "executions", "seconds");
-    for (unsigned i = 0; i < 2; i++) {
+    for (unsigned i = 0; i < TABLES; i++) {
         for (const struct weak_scenario *it = tables[i]; it->name != NULL; it++) {
             if (!wanted(options, it->name) ||
                 (it->deep && !options->deep && options->names[0] == NULL))

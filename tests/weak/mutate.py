@@ -61,6 +61,15 @@ FAULTS = [
      "    if (!rs_cas_seq_cst(&record->state, &state, rs_state(generation, 0, RS_FREE, 0)))"),
     ("ring.c", "    rs_ring_announce_free(ring, slot);\n    return true;",
      "    if (!weak_mutant(14))\n        rs_ring_announce_free(ring, slot);\n    return true;"),
+    # 15: a caller looks into its cell before it looks whether the callee is gone
+    ("box.c", "content != RS_BOX_STRAY ? RS_BOX_GONE",
+     "content != RS_BOX_STRAY && (!weak_mutant(15) || rs_request_is_over(call->own, call->slot, "
+     "call->generation)) ? RS_BOX_GONE"),
+    ("box.c", "    bool over = rs_request_is_over(", "    bool over = weak_mutant(15) || rs_request_is_over("),
+    # 16: a reply to the dead is taken back only by who wins the cell
+    ("box.c", "&ticket, 0) && !caller_is_gone)", "&ticket, 0) && (weak_mutant(16) || !caller_is_gone))"),
+    # 17: the sweep begins without a swap on the entry
+    ("repair.c", "    if (*cursor == 0)\n", "    if (*cursor == 0 && !weak_mutant(17))\n"),
 ]
 
 

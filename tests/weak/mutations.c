@@ -115,6 +115,31 @@ const struct weak_mutation weak_mutations[] = {
              "both are swaps of one word"),
     HARMLESS("wake, swap", "push_sleep", "rs_wait_wake", NULL, SWAPS, RELAXED,
              "who is woken looks at the cells"),
+    /* calls: h, i, j, k, and the callee that is gone */
+    FOUND("h: post", "reply_sleep", "rs_reply_publish", "cell", SWAPS, ACQ_REL),
+    FOUND("h: seal", "reply_sleep", "rs_ring_seal_reply", NULL, SWAPS, ACQ_REL),
+    FOUND("h: wake, look", "reply_sleep", "rs_wait_wake", NULL, LOADS, ACQUIRE),
+    FOUND("h: arm", "reply_sleep", "rs_wait_arm", NULL, SWAPS, ACQ_REL),
+    FOUND("h: look at the cell", "reply_sleep", "rs_box_look", "cell", LOADS, ACQUIRE),
+    FOUND("h: look at the state", "reply_sleep", "rs_box_look", "state", LOADS, ACQUIRE),
+    FOUND("i: take", "reply_room", "rs_box_take", NULL, SWAPS, ACQ_REL),
+    FOUND("i: arm", "reply_room", "rs_wait_arm", NULL, SWAPS, ACQ_REL),
+    FOUND("i: wake, look", "reply_room", "rs_wait_wake", NULL, LOADS, ACQUIRE),
+    FOUND("i: look at the cell", "reply_room", "rs_reply_publish", "cell", LOADS, ACQUIRE),
+    FOUND("j: seal", "reply_cancel", "rs_ring_seal_reply", NULL, SWAPS, ACQ_REL),
+    FOUND("j: cancel", "reply_cancel", "rs_request_cancel", NULL, SWAPS, ACQ_REL),
+    FOUND("j: look at the cancel word", "reply_cancel", "rs_request_is_cancelled", "RS_CANCEL_WORD", LOADS,
+          ACQUIRE),
+    FOUND("j: look at the state", "reply_cancel", "rs_box_look", "state", LOADS, ACQUIRE),
+    FOUND("k: seal", "reply_death", "rs_ring_seal_reply", NULL, SWAPS, ACQ_REL),
+    FOUND("k: dead", "reply_death", "rs_repair_sweep", NULL, SWAPS, ACQ_REL),
+    FOUND("k: look at the entry", "reply_death", "rs_client_is_there", "state", LOADS, ACQUIRE),
+    HARMLESS("k: sweep, look at the word", "reply_death", "sweep_delivery", NULL, LOADS, ACQUIRE,
+             "the look at the state before it stands for it"),
+    HARMLESS("k: box emptied", "reply_death", "rs_box_clear", NULL, SWAPS, ACQ_REL,
+             "both are swaps of one word"),
+    FOUND("gone: look at the word", "reply_gone", "rs_request_is_over", NULL, LOADS, RELAXED),
+    FOUND("gone: release", "reply_gone", "leave_held", NULL, SWAPS, ACQUIRE),
 #ifdef WEAK_MUTANTS
 #define MUTANT(name, scenario, number)                                                             \
     {name, scenario, NULL, NULL, WEAK_ALL, WEAK_RELAXED, NULL, number}
@@ -132,6 +157,9 @@ const struct weak_mutation weak_mutations[] = {
     MUTANT("summary: no second look", "release_loan_summary", 12),
     MUTANT("head: wake first", "room_sleep", 13),
     MUTANT("free: announced first", "release_sleep_off", 14),
+    MUTANT("gone: cell first", "reply_gone", 15),
+    MUTANT("dead: reply left in an emptied box", "reply_death", 16),
+    MUTANT("sweep: no swap on the entry", "reply_death", 17),
 #endif
     {NULL, NULL, NULL, NULL, WEAK_ALL, WEAK_RELAXED, NULL, 0},
 };

@@ -5,7 +5,8 @@
 
 #include "machine.h"
 
-extern const struct weak_scenario weak_inbox_scenarios[], weak_slot_scenarios[];
+extern const struct weak_scenario weak_inbox_scenarios[], weak_slot_scenarios[],
+    weak_call_scenarios[];
 extern const struct weak_mutation weak_mutations[];
 
 /* A scenario whose check fails when an outcome is seen, and whether it may be. */
