@@ -19,6 +19,7 @@
 #define CALL_TIMEOUT_NS  INT64_C(2000000000) /* for one call to the sidecar within another operation */
 #define READING_LOCKS    16                  /* slots share them by their low bits */
 #define UNLIKELY(value)  __builtin_expect((value) != 0, 0)
+#define LIKELY(value)    __builtin_expect((value) != 0, 1)
 /* The hand-off crosses some thirty small functions of ours and of proto/. In one piece, without what it seldom needs, it
  * takes a quarter less. */
 #define IN_ONE_PIECE     __attribute__((flatten))

@@ -129,7 +129,9 @@ static int send_reply(struct ringside *connection, struct ringside_message *mess
 
     request_of(message, &request);
     unsigned credits = rs_call_credits(request.call);
-    if (UNLIKELY(!caller_is_there(connection, &request))) {
+    /* Whether they are the caller's yet is looked at after the seal. */
+    if (UNLIKELY(rs_call_caller(request.call) >= request.peer->ring.layout.client_count ||
+                 rs_call_holder(request.call) >= own->layout.client_count)) {
         (void)rs_ring_abandon(own, own->client, loan);
         return fail_unwanted(connection);
     }
@@ -163,7 +165,7 @@ static int send_reply(struct ringside *connection, struct ringside_message *mess
         return rc;
     /* After the seal: whoever gives up or dies later finds the reply. */
     bool gone = !caller_is_there(connection, &request);
-    if (UNLIKELY(gone || rs_request_is_cancelled(&request.lease)) &&
+    if ((UNLIKELY(gone) || UNLIKELY(rs_request_is_cancelled(&request.lease))) &&
         rs_reply_take_back(&reply, gone))
         return fail_unwanted(connection);
     RS_FAILPOINT(replied);

@@ -115,7 +115,7 @@ struct ringside_message {
     const void *metadata;              /* in shared memory, metadata_bytes long, no terminator */
     uint32_t metadata_bytes;
     uint32_t metadata_kind;            /* enum ringside_metadata_kind */
-    uint64_t publish_ns;               /* CLOCK_MONOTONIC; to a tick of the kernel (some ms) when ttl_ns is 0 */
+    uint64_t publish_ns;               /* CLOCK_MONOTONIC; to a tick of the kernel (some ms) when ttl_ns is 0 or 1 s and more */
     uint64_t ttl_ns;                   /* after publish_ns; 0: lives until acknowledged */
     uint64_t stream_id;
     uint64_t sequence;
