@@ -45,7 +45,6 @@ void message_fill(struct ringside_message *message, const struct rs_message *hea
     message->call_id = header->call_id;
     message->method = NULL;
     message->method_bytes = 0;
-    message->private_[MESSAGE_CALL] = 0;
     if (UNLIKELY(header->call_id != 0) && rs_call_kind(header->call) == RS_CALL_REQUEST)
         fill_request(message, header, base);
     message->private_[MESSAGE_PEER] = (uint64_t)(uintptr_t)peer;
@@ -379,7 +378,7 @@ IN_ONE_PIECE int ringside_release(struct ringside *connection, struct ringside_m
         return fail_state(connection);
     if (message->private_[MESSAGE_TAG] != tag_of(connection, TAG_HELD))
         return reading_end(connection, message);
-    if (UNLIKELY(message->private_[MESSAGE_CALL] != 0))
+    if (UNLIKELY(message->method != NULL))
         return request_release(connection, message);
     lease_of(message, &lease);
     message->private_[MESSAGE_TAG] = 0;
@@ -404,7 +403,7 @@ int ringside_nack(struct ringside *connection, struct ringside_message *message)
     int rc = rs_ring_nack(&lease, limit);
     if (rc < 0)
         return fail_state(connection);
-    if (message->private_[MESSAGE_CALL] != 0)
+    if (message->method != NULL)
         request_wake_caller(connection, (struct peer *)lease.ring, message->private_[MESSAGE_CALL]);
     rs_ring_count(own, own->client, RS_NACKED, 1);
     if (rc > 0)

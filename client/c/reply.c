@@ -30,7 +30,7 @@ static void request_of(const struct ringside_message *message, struct request *r
 static bool is_held_call(const struct ringside *connection, const struct ringside_message *message)
 {
     return message != NULL && message->private_[MESSAGE_TAG] == tag_of(connection, TAG_HELD) &&
-           message->private_[MESSAGE_CALL] != 0;
+           message->method != NULL;
 }
 
 /* By the entries in both rings: who had a number then may be dead, and another have it. */
@@ -50,8 +50,7 @@ static bool time_is_over(const struct ringside_message *message)
 
 int ringside_is_call(const struct ringside_message *message)
 {
-    return message != NULL && message->private_[MESSAGE_TAG] != 0 &&
-           message->private_[MESSAGE_CALL] != 0;
+    return message != NULL && message->private_[MESSAGE_TAG] != 0 && message->method != NULL;
 }
 
 SELDOM static int fail_request(const struct ringside *connection)
