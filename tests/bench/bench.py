@@ -24,6 +24,7 @@ BOUNDS = [
     ("handoff_one_way_ns_p50", "<=", 0.4, "iceoryx_one_way_ns_p50"),
     ("handoff_256MiB_ns_p50", "<=", 1.5, "handoff_64B_ns_p50"),
     ("ticket_ns", "<=", 3, "cacheline_one_way_ns_p50"),
+    ("call_rtt_ns_p50", "<=", 2.3, "handoff_one_way_ns_p50"),
     ("wake_rtt_ns_p50", "<=", 1.3, "futex_wake_rtt_ns_p50"),
     ("control_rtt_ns_p50", "<=", 2, "uds_echo_rtt_ns_p50"),
     ("python_one_way_ns_p50", "<=", 40, "cacheline_one_way_ns_p50"),
@@ -37,7 +38,8 @@ BOUNDS = [
 # What the JSON object holds at least. Others explain these.
 KEYS = """
     cacheline_one_way_ns_p50 handoff_one_way_ns_p50 handoff_one_way_ns_p99_9 handoff_64B_ns_p50
-    handoff_256MiB_ns_p50 handoff_cold_one_way_ns_p50 tickets_per_second futex_wake_rtt_ns_p50
+    handoff_256MiB_ns_p50 handoff_cold_one_way_ns_p50 tickets_per_second call_rtt_ns_p50
+    futex_wake_rtt_ns_p50
     wake_rtt_ns_p50 uds_echo_rtt_ns_p50 control_rtt_ns_p50 python_one_way_ns_p50
     memcpy_16MiB_ms_p50 memcpy_cold_16MiB_ms_p50 python_send_16MiB_ms_p50
     pickle_socket_16MiB_ms_p50 iceoryx_one_way_ns_p50 syscalls_per_million_handoffs
