@@ -169,6 +169,11 @@ class Tables(unittest.TestCase):
         self.assertEqual(notes, {f"{name}_64B_us_p50": ("skip", "ray: no wheel")
                                  for name in ("ray", "ray_int", "ringside_ray_ticket")})
 
+    def test_a_reason_for_all_sizes_is_given_once(self):
+        notes = {**compare.reasons({"torch": "why"}, SIZES), "zmq_64B_us_p50": ("fail", "that")}
+        self.assertEqual(compare.grouped(notes, SIZES), {("skip", "torch: why"): ["torch_mp"],
+                                                         ("fail", "that"): ["zmq_64B_us_p50"]})
+
     def test_pip_that_fails_gives_its_reason(self):
         with tempfile.TemporaryDirectory() as directory:
             python = pathlib.Path(directory, "python")

@@ -59,12 +59,12 @@ def reasons(lacking, sizes):
 
 
 def faster(medians, sizes):
-    """(size, rival, beside) of each rival that beats the way of Ringside that does the same job."""
+    """(size, rival, beside) of each rival whose figure, as printed, is lower than that of Ringside's way of the same job."""
     for size in sizes:
         for rival in RIVALS:
             theirs = medians.get(f"{rival.name}_{size}_us_p50")
             ours = medians.get(f"{rival.beside}_{size}_us_p50")
-            if theirs is not None and ours is not None and theirs < ours:
+            if theirs is not None and ours is not None and theirs < ours and us(theirs) != us(ours):
                 yield size, rival.name, rival.beside
 
 
@@ -91,6 +91,19 @@ def verdict_lines(medians, sizes):
                f" {us(medians[f'{beside}_{size}_us_p50'])} us")
 
 
+def grouped(notes, sizes):
+    """(kind, reason) to what it holds for: a name where it is all of its sizes, else the keys."""
+    groups = {}
+    for name, note in notes.items():
+        groups.setdefault(note, []).append(name)
+    for names in groups.values():
+        for rival in RIVALS:
+            keys = [f"{rival.name}_{size}_us_p50" for size in sizes]
+            if set(keys) <= set(names):
+                names[:] = [rival.name if name == keys[0] else name for name in names if name not in keys[1:]]
+    return groups
+
+
 def print_tables(medians, notes, sizes):
     print(f"\n{'one way, us, p50':<22}" + "".join(f"{size:>12} " for size in sizes))
     for cells in table(medians, sizes):
@@ -103,14 +116,11 @@ def print_tables(medians, notes, sizes):
     print("\n" + SHARES)
     for name, share, rate in shares(medians):
         print(f"  {name:<22}{share:>6} at {rate}")
-    grouped = {}
-    for name, (kind, reason) in notes.items():
-        grouped.setdefault((kind, reason), []).append(name)
-    for (kind, reason), names in grouped.items():
+    for (kind, reason), names in grouped(notes, sizes).items():
         print(f"\n{'SKIPPED' if kind == 'skip' else 'FAILED'}: {', '.join(names)}\n  {reason}")
 
 
-def system_line(options):
+def system_line():
     model = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")),
                  platform.machine())
     return f"{model}, {os.cpu_count()} cores, Linux {platform.release()}, CPython {platform.python_version()}"
@@ -129,8 +139,8 @@ def run(options, bench):
               file=sys.stderr)
         lacking = {name: lacking.get(name, "NumPy is not there for it") for name in venv.PINNED}
     rules = RULES.format(cores=cores)
-    print(rules + f"{system_line(options)}; "
-          + ", ".join(f"{name} {version}" for name, version in venv.PINNED.items() if name not in lacking), flush=True)
+    packages = [f"{name} {version}" for name, version in venv.PINNED.items() if name not in lacking]
+    print(f"{rules}{system_line()}; {', '.join(packages) or 'nothing from PyPI'}", flush=True)
     bench.warn_if_busy()
     runs, notes = [], reasons(lacking, options.sizes)
     for turn in range(options.runs):
@@ -165,5 +175,5 @@ def write_page(options, medians, rules):
 
     path = pathlib.Path(options.build) / "bench/rivals.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    why = page.write(path, medians, options.sizes, rules, system_line(options))
+    why = page.write(path, medians, options.sizes, rules, system_line())
     print(f"\n{path}" + (f" (without a plot: {why})" if why else ""))

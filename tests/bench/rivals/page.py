@@ -19,6 +19,16 @@ svg { max-width: 100%; height: auto }
 """
 
 
+def style(rival, i):
+    """Ringside thick and warm, the limits black, the rest thin, cool and told apart by their marks."""
+    if rival.module == "memcpy":
+        return {"color": "black", "linestyle": ":" if rival.name == "memcpy" else "--", "linewidth": 1.2}
+    if rival.name.startswith("ringside"):
+        return {"color": ("#d62728", "#ff7f0e", "#e377c2", "#8c564b", "#e0b000")[i % 5], "marker": "o", "linewidth": 2.6}
+    return {"color": ("#1f77b4", "#2ca02c", "#17becf", "#7f7f7f", "#393b79", "#637939")[i % 6],
+            "marker": "sv^D<>P*X"[i % 9], "markersize": 4, "linewidth": 1}
+
+
 def plot(medians, sizes):
     """The log-log plot as SVG text. Raises ImportError where matplotlib is not there."""
     import matplotlib
@@ -26,15 +36,11 @@ def plot(medians, sizes):
     from matplotlib import pyplot, ticker
 
     figure, axes = pyplot.subplots(figsize=(10, 7.5))
-    colours = pyplot.get_cmap("tab20").colors
     for i, rival in enumerate(RIVALS):
         points = [(SIZES[size], medians[f"{rival.name}_{size}_us_p50"]) for size in sizes
                   if medians.get(f"{rival.name}_{size}_us_p50", 0) > 0]
         if points:
-            own = rival.name.startswith("ringside")
-            limit = rival.module == "memcpy"
-            axes.plot(*zip(*points), marker="o" if own else ".", linewidth=2.4 if own else 1.2, label=rival.name,
-                      linestyle=":" if limit else "-", color="black" if limit else colours[i % len(colours)])
+            axes.plot(*zip(*points), label=rival.name, **style(rival, i))
     axes.set(xscale="log", yscale="log", xlabel="size of the array", ylabel="one way, p50, \u00b5s")
     axes.xaxis.set_major_locator(ticker.FixedLocator([SIZES[size] for size in sizes]))
     axes.xaxis.set_major_formatter(ticker.FixedFormatter([f"{size}" for size in sizes]))

@@ -19,7 +19,7 @@ SMALL_BYTES = 64  # of the answer
 WARM_UP, LEAST = 2, 5  # rounds at least: before what counts, and of what counts
 STOP = -1.0  # as an element: the last message
 PR_SET_PDEATHSIG = 1
-RATE_HZ, RATE_S = 60, 1  # of the arrays beside which a thread counts, at most
+RATE_HZ, RATE_S = 60, 1.5  # of the arrays beside which a thread counts: so often at most, for so long
 
 context = multiprocessing.get_context("fork")
 
@@ -128,7 +128,7 @@ def count_beside(way, side, barrier, count):
 
     Side 0 returns the share and how many arrays a second there were.
     """
-    arrays = int(RATE_HZ * RATE_S)
+    arrived = 0
 
     def counting():
         while True:
@@ -142,11 +142,14 @@ def count_beside(way, side, barrier, count):
         return (count.value - before) / (time.monotonic() - start)
 
     def paced():
+        nonlocal arrived
         due = time.monotonic()
-        for i in range(arrays):
-            way.exchange(float(i), way.array)
+        end = due + RATE_S
+        while arrived < LEAST or due < end:
+            way.exchange(float(arrived), way.array)
+            arrived += 1
             due = max(due + 1 / RATE_HZ, time.monotonic())
-            time.sleep(due - time.monotonic() if due > time.monotonic() else 0)
+            time.sleep(max(0, due - time.monotonic()))
 
     def alone():
         return speed(lambda: time.sleep(RATE_S / 2))
@@ -160,7 +163,7 @@ def count_beside(way, side, barrier, count):
     barrier.wait(DEADLINE_S)
     start = time.monotonic()
     beside = speed(paced)
-    rate = arrays / (time.monotonic() - start)
+    rate = arrived / (time.monotonic() - start)
     way.stop()
     return beside * 2 / (before + alone()), rate
 

@@ -40,6 +40,8 @@ def install(python, name, version):
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode == 0:
         return None
+    if "Retrying (" in done.stdout:
+        return "PyPI is out of reach"
     lines = [line for line in done.stdout.splitlines() if line.strip()] or ["it said nothing"]
     errors = [line for line in lines if line.startswith("ERROR:")] or lines
     return "pip: " + errors[-1].replace("ERROR: ", "")
