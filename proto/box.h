@@ -32,8 +32,9 @@ bool rs_request_is_cancelled(const struct rs_lease *request);
 
 enum rs_box_content {
     RS_BOX_EMPTY,
-    RS_BOX_REPLY,    /* *lease would be the caller's when it takes the cell */
+    RS_BOX_REPLY,    /* *lease is the caller's, once it takes the cell */
     RS_BOX_UNSEALED, /* a reply that is not out yet, or whose callee died on the way */
+    RS_BOX_TAKEN_BACK, /* one that its callee is taking back; when that died, the caller ends it */
     RS_BOX_STRAY,    /* nothing that concerns the caller */
     RS_BOX_GONE,     /* no reply, and none will come */
 };

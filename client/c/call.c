@@ -95,7 +95,7 @@ static void give_cells(struct ringside *connection, unsigned first, unsigned cre
     rs_fetch_or_seq_cst(&connection->calls.free_cells, run_of(first, credits));
 }
 
-/* Replies that nobody wants any more. One that is not sealed yet stays while its callee may seal it. */
+/* Replies that nobody wants any more. One that its callee seals or takes back stays while that may be at work. */
 static void drain_cells(struct ringside *connection, struct peer *peer, unsigned first,
                         unsigned credits, bool over)
 {
@@ -105,10 +105,11 @@ static void drain_cells(struct ringside *connection, struct peer *peer, unsigned
         enum rs_box_content content =
             rs_box_look(own_box(connection), cell, &peer->ring, &ticket, &lease);
 
-        if (content == RS_BOX_EMPTY || (content == RS_BOX_UNSEALED && !over) ||
+        bool callees = content == RS_BOX_UNSEALED || content == RS_BOX_TAKEN_BACK;
+        if (content == RS_BOX_EMPTY || (callees && !over) ||
             !rs_box_take(own_box(connection), cell, ticket))
             continue;
-        if (content == RS_BOX_REPLY)
+        if (content == RS_BOX_REPLY || content == RS_BOX_TAKEN_BACK)
             (void)rs_ring_release(&lease);
     }
 }
@@ -490,7 +491,6 @@ static int sleep_for_reply(struct ringside *connection, struct ringside_call *ca
         int64_t left_ns = time_left(deadline_ns);
         if (left_ns == 0)
             return fail_none(connection);
-        calls_reap(connection);
         link_tend(connection, left_ns < 0 || left_ns > CALL_TIMEOUT_NS);
         if (is_down(connection)) {
             close_call(call);

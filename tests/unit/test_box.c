@@ -255,6 +255,27 @@ static void cancelled_while_held(void **state)
     assert_all_free(fixture);
 }
 
+/* A callee that dies while it takes its reply back leaves it to the caller. */
+static void taken_back_by_a_callee_that_dies(void **state)
+{
+    struct call_fixture *fixture = *state;
+    struct rs_lease lease;
+    uint64_t ticket;
+
+    take_request(fixture);
+    assert_int_equal(rs_reply_publish(&fixture->reply), 0);
+    assert_false(rs_request_cancel(fixture->caller, fixture->pending.slot, fixture->pending.generation));
+    rs_store_relaxed(&fixture->reply.box->cell[3],
+                     rs_ticket_pack(8, fixture->reply.loan.slot, fixture->reply.loan.generation));
+    assert_int_equal(look(fixture, &lease), RS_BOX_TAKEN_BACK);
+    fixture_sweep(&fixture->ring, CALLEE, RS_NO_READER);
+    assert_int_equal(look(fixture, &lease), RS_BOX_GONE);
+    assert_int_equal(rs_box_look(fixture->reply.box, 3, fixture->caller, &ticket, &lease), RS_BOX_TAKEN_BACK);
+    assert_true(rs_box_take(fixture->reply.box, 3, ticket));
+    assert_int_equal(rs_ring_release(&lease), 0);
+    assert_all_free(fixture);
+}
+
 /* The caller was first. */
 static void cancelled_and_taken(void **state)
 {
@@ -312,7 +333,7 @@ static void nonsense_in_a_cell_is_a_stray(void **state)
     struct rs_lease lease;
     struct rs_loan other = fixture_seal(&fixture->ring, 3); /* sealed, and nobody's reply */
     const uint64_t strays[] = {
-        1, UINT64_MAX, rs_ticket_pack(7, 18, 0), rs_ticket_pack(8, 0, 0),
+        1, UINT64_MAX, rs_ticket_pack(7, 18, 0), rs_ticket_pack(9, 0, 0),
         rs_ticket_pack(7, other.slot, other.generation), rs_ticket_pack(7, other.slot, other.generation + 1),
     };
 
@@ -355,6 +376,7 @@ int main(void)
         CASE(reply_to_the_dead_is_taken_back),
         CASE(cancelled_before_anybody_took_it),
         CASE(cancelled_while_held),
+        CASE(taken_back_by_a_callee_that_dies),
         CASE(cancelled_and_taken),
         CASE(cancel_of_another_generation_is_nothing),
         CASE(cell_in_use_is_left_alone),
