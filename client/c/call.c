@@ -548,10 +548,12 @@ SELDOM static int look_once(struct ringside *connection, struct ringside_call *c
 int ringside_call_wait(struct ringside *connection, struct ringside_call *call,
                        struct ringside_message *reply, int64_t timeout_ns)
 {
-    if (is_down(connection))
-        return fail_down(connection);
     if (call == NULL || call->private_[CALL_TAG] != tag_of(connection, TAG_CALL))
         return fail_call(connection);
+    if (is_down(connection)) {
+        close_call(call); /* with the ring that it was in */
+        return fail_down(connection);
+    }
     struct rs_pending pending = pending_of(connection, call);
     int rc = look(connection, call, &pending, reply);
     if (rc == NOTHING)

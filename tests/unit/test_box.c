@@ -204,6 +204,20 @@ static void reply_of_a_dead_caller_is_swept(void **state)
     assert_all_free(fixture);
 }
 
+static void request_of_a_dead_caller_is_for_nobody(void **state)
+{
+    struct call_fixture *fixture = *state;
+    struct rs_lease lease;
+    int unmapped;
+
+    fixture_sweep(&fixture->ring, CALLER + 1, RS_NO_READER);
+    assert_int_equal(fixture_count(&fixture->ring, RS_SEALED), 1);
+    fixture_sweep(&fixture->ring, CALLER, RS_NO_READER);
+    assert_int_equal(fixture->ring.repair.dead_lettered, 1);
+    assert_int_equal(rs_inbox_take(&fixture->ring.inbox, &lease, &unmapped), 0);
+    assert_all_free(fixture);
+}
+
 /* The sweep came before the seal and the box was emptied after it, or before: the callee ends the reply. */
 static void reply_to_the_dead_is_taken_back(void **state)
 {
@@ -373,6 +387,7 @@ int main(void)
         CASE(request_of_the_dead_is_not_delivered_again),
         CASE(nack_of_request_and_reply_ends_them),
         CASE(reply_of_a_dead_caller_is_swept),
+        CASE(request_of_a_dead_caller_is_for_nobody),
         CASE(reply_to_the_dead_is_taken_back),
         CASE(cancelled_before_anybody_took_it),
         CASE(cancelled_while_held),
