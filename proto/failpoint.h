@@ -19,7 +19,7 @@
     X(expire_before) X(expire_after) X(free_before) X(free_after) X(bell_rung)                     \
     /* readers.c */                                                                                \
     X(retire_before) X(read_begin_before) X(read_begin_after) X(read_undo) X(read_end_before)      \
-    X(read_end_after) X(ticket_free_begun)                                                         \
+    X(read_end_after) X(ticket_free_begun) X(readers_add_before) X(readers_add_after)               \
     /* inbox.c */                                                                                  \
     X(push_before) X(push_after) X(push_tail) X(push_stale) X(push_stale_cleared)                  \
     X(overflow_before) X(overflow_set) X(overflow_clear_before) X(overflow_clear_after)            \
@@ -36,7 +36,8 @@
     X(adopt_hints) X(adopt_readers)                                                                \
     /* proxy/ */                                                                                   \
     X(admit_locked) X(admit_alive) X(admit_again) X(attach_replied) X(client_dying)                \
-    X(client_dead) X(client_swept) X(client_counted) X(client_unused) X(client_adopted)            \
+    X(client_dead) X(client_swept) X(count_noted) X(count_added) X(count_zeroed)                   \
+    X(client_counted) X(client_unused) X(client_adopted)                                           \
     X(mend_bell_cleared) X(mend_swept) X(mend_audited) X(link_mapped) X(link_connected)            \
     X(peer_hello_answered) X(peer_admit_replied) X(peer_known_before) X(peer_known)                \
     X(peer_unused) X(session_published) X(session_copied) X(box_cleared)                           \

@@ -436,7 +436,9 @@ static void mend_cells(struct rs_inbox *inbox, uint64_t head)
         uint64_t cell = rs_load_acquire(&inbox->cells[i]);
         uint64_t next = head + (uint64_t)tail;
 
-        if (!is_out_of_turn(inbox, cell, distance(inbox, head, i, cell), tail))
+        /* Whoever filled the tail meanwhile did so in turn. */
+        if (!is_out_of_turn(inbox, cell, distance(inbox, head, i, cell), tail) ||
+            !is_unfilled(inbox, next))
             continue;
         bool full = (cell & RS_CELL_FULL) != 0;
         next += (i - next) & (inbox->cell_count - 1);

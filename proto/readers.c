@@ -76,6 +76,28 @@ int rs_ring_read_begin(struct rs_ring *ring, unsigned reader, const struct rs_ti
     return -RINGSIDE_E_STALE_TICKET;
 }
 
+/* The own bit keeps the word: nobody else's generation can stand there. */
+int rs_ring_readers_add(struct rs_ring *ring, unsigned reader, uint32_t slot, int by)
+{
+    rs_word *word = &ring->slots[slot].readers;
+    uint64_t readers = rs_load_seq_cst(word), changed;
+
+    do {
+        int left = (int)rs_readers_left(readers) + by;
+
+        if ((readers >> reader & 1) == 0 || (readers & RS_READERS_RETIRED) != 0)
+            return -RINGSIDE_E_STALE_TICKET;
+        if ((readers & RS_READERS_KEPT) != 0 || left < 0)
+            return 0;
+        if (left > RS_READERS_LEFT_MAX)
+            return -RINGSIDE_E_LIMIT;
+        changed = (readers & ~RS_READERS_LEFT_MASK) | (uint64_t)left * RS_READERS_LEFT_ONE;
+        RS_FAILPOINT(readers_add_before);
+    } while (!rs_cas_seq_cst(word, &readers, changed));
+    RS_FAILPOINT(readers_add_after);
+    return 0;
+}
+
 /* One CAS: own bit off, and what the caller's end means. Returns false when the bit was off: a new owner's store. */
 static bool end_reading(struct rs_slot *slot, uint64_t bit, bool counted, bool free, uint64_t *after)
 {

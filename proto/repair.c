@@ -383,11 +383,13 @@ static void wake_inbox(struct rs_inbox *inbox)
     rs_wait_wake_all(&inbox->shared->not_full, -1);
 }
 
-void rs_repair_hints(struct rs_repair *repair)
+bool rs_repair_hints(struct rs_repair *repair)
 {
+    if (repair->own == NULL || !rs_inbox_mend_hints(repair->own))
+        return false;
     /* Whoever looked under the wrong hint found nothing and sleeps. */
-    if (repair->own != NULL && rs_inbox_mend_hints(repair->own))
-        wake_inbox(repair->own);
+    wake_inbox(repair->own);
+    return true;
 }
 
 void rs_repair_wake(struct rs_repair *repair)

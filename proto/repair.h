@@ -12,8 +12,8 @@ struct rs_repair {
     uint8_t ring_number[RS_MAX_DESTINATIONS];       /* of this ring in that inbox */
     struct rs_inbox *own;                           /* the stage's own inbox, whose hints it mends; may be NULL */
     uint64_t *suspect;                              /* per slot: nonsense state seen once, or 0; owned */
-    /* Bits of the client and of the reader numbers that somebody has, 0's among them; not owned. NULL: nobody knows, and
-     * nothing is taken back but by a sweep. */
+    /* Bits of the client and of the reader numbers that may hold something; not owned. NULL: nobody knows, and nothing
+     * is taken back but by a sweep. */
     const uint64_t *clients_in_use, *readers_in_use;
     /* Since init; the first three also count as client 0's in the ring. */
     uint64_t requeued, dead_lettered, expired, freed_loans, quarantined, pushed;
@@ -33,8 +33,9 @@ bool rs_repair_sweep(struct rs_repair *repair, uint16_t client, unsigned reader,
  * now_ns. */
 bool rs_repair_audit(struct rs_repair *repair, int64_t now_ns, uint32_t *cursor, uint32_t slots);
 
-/* Looks at the own inbox's hints and rebuilds them when they are wrong; before an audit. */
-void rs_repair_hints(struct rs_repair *repair);
+/* Looks at the own inbox's hints and rebuilds them when they are wrong; before an audit. True when they were: a producer
+ * may have been at work meanwhile, so another look is due. */
+bool rs_repair_hints(struct rs_repair *repair);
 
 /* Wakes every waiter of every word that a dead client could have woken. */
 void rs_repair_wake(struct rs_repair *repair);

@@ -74,7 +74,8 @@ int rs_ring_loan(struct rs_ring *ring, uint16_t owner, unsigned class_index, str
 void rs_ring_prefetch_loan(struct rs_ring *ring, unsigned class_index);
 /* LOANED(owner) -> FREE. -RINGSIDE_E_STATE when it is not the owner's loan of that generation. */
 int rs_ring_abandon(struct rs_ring *ring, uint16_t owner, const struct rs_loan *loan);
-/* Writes the 8 delivery words of a loaned slot: the first `count` QUEUED for destinations[], the rest NONE; and readers. */
+/* Writes the 8 delivery words of a loaned slot: the first `count` QUEUED for destinations[], the rest NONE; and readers.
+ * With a ticket once per generation: a reader that guessed it may have set its bit since. */
 void rs_ring_prepare(struct rs_ring *ring, const struct rs_loan *loan, const uint16_t *destinations,
                      unsigned count, uint64_t readers);
 /* LOANED(owner) -> SEALED: the commit, for all routes at once. flags: RS_FLAG_TICKET. 0 or -RINGSIDE_E_STATE. */
@@ -127,6 +128,9 @@ bool rs_ring_readers_are_done(struct rs_slot *slot, uint32_t generation);
 int rs_ring_ticket_slot(const struct rs_ring *ring, const struct rs_ticket *ticket);
 int rs_ring_read_begin(struct rs_ring *ring, unsigned reader, const struct rs_ticket *ticket,
                        uint32_t *generation);
+/* By a reader whose bit is on: changes how many reads are left by `by`. A kept message, or one that has none left to take
+ * off, stays as it is. 0, -RINGSIDE_E_STALE_TICKET (ended meanwhile), -RINGSIDE_E_LIMIT (more than 255). */
+int rs_ring_readers_add(struct rs_ring *ring, unsigned reader, uint32_t slot, int by);
 /* counted: the reading succeeded and counts. */
 void rs_ring_read_end(struct rs_ring *ring, unsigned reader, uint32_t slot, uint32_t generation,
                       bool counted);

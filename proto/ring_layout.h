@@ -97,6 +97,7 @@ static inline unsigned rs_delivery_phase(uint64_t word)
 #define RS_READERS_KEPT (UINT64_C(1) << 39)
 #define RS_READERS_LEFT_ONE (UINT64_C(1) << 40)
 #define RS_READERS_LEFT_MASK (UINT64_C(0xff) << 40)
+#define RS_READERS_LEFT_MAX 255
 
 static inline uint64_t rs_readers(uint32_t generation, unsigned left, bool kept)
 {
@@ -255,6 +256,7 @@ static_assert(sizeof(struct rs_slot) == 256, "layout");
 enum rs_client_phase { RS_CLIENT_UNUSED = 0, RS_CLIENT_ALIVE = 1, RS_CLIENT_DEAD = 2 };
 #define RS_CLIENT_NO_LOCK 0x01u /* works through the socket: its byte is not locked */
 #define RS_CLIENT_FOREIGN 0x02u /* a worker of another stage, admitted through its sidecar */
+#define RS_CLIENT_MOVED 0x04u   /* another process came with its token: lock and pid may be of two */
 
 /* client state word: session 32 | reader 8 | flags 8 | spare 8 | phase 8 */
 static inline uint64_t rs_client_state(uint32_t session, unsigned reader, unsigned flags,
@@ -293,7 +295,9 @@ struct rs_client {
     rs_word pid;                    /* as the sidecar sees it; 0 when it cannot */
     rs_word start_time;             /* of that pid, clock ticks since boot; 0 unknown */
     rs_word attach_ns;              /* CLOCK_MONOTONIC */
-    rs_word spare[3];
+    rs_word inheriting;             /* index + 1 of the counter on its way to client 0; 0: none */
+    rs_word inherited;              /* what client 0 has of that one when it has arrived */
+    rs_word spare;
     rs_word name[RS_NAME_BYTES / 8]; /* NUL-terminated text */
     rs_word counter[RS_COUNTERS];   /* see rs_counter; written by this client alone */
 };
@@ -301,6 +305,8 @@ static_assert(offsetof(struct rs_client, nonce) == 8, "layout");
 static_assert(offsetof(struct rs_client, pid) == 16, "layout");
 static_assert(offsetof(struct rs_client, start_time) == 24, "layout");
 static_assert(offsetof(struct rs_client, attach_ns) == 32, "layout");
+static_assert(offsetof(struct rs_client, inheriting) == 40, "layout");
+static_assert(offsetof(struct rs_client, inherited) == 48, "layout");
 static_assert(offsetof(struct rs_client, name) == 64, "layout");
 static_assert(offsetof(struct rs_client, counter) == 128, "layout");
 static_assert(sizeof(struct rs_client) == 256, "layout");

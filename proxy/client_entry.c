@@ -50,6 +50,15 @@ void client_phase_set(struct rs_client *entry, unsigned phase)
                                      rs_client_flags(state), phase));
 }
 
+void client_flag_set(struct rs_client *entry, unsigned flag)
+{
+    uint64_t state = rs_load_relaxed(&entry->state);
+
+    rs_store_release(&entry->state,
+                     rs_client_state(rs_client_session(state), rs_client_reader(state),
+                                     rs_client_flags(state) | flag, rs_client_phase(state)));
+}
+
 /* Field 22 of /proc/<pid>/stat, 0 when it cannot be read. The name before it may hold anything. */
 uint64_t client_start_time(uint32_t pid)
 {

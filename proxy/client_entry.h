@@ -14,6 +14,8 @@ void client_name_store(struct rs_client *entry, const char *name);
 void client_name_load(const struct rs_client *entry, char name[RS_NAME_BYTES]);
 /* Changes the phase alone, with release. */
 void client_phase_set(struct rs_client *entry, unsigned phase);
+/* Adds a flag, with release. */
+void client_flag_set(struct rs_client *entry, unsigned flag);
 /* Clock ticks since boot at which a process started, 0 when that cannot be read. */
 uint64_t client_start_time(uint32_t pid);
 

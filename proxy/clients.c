@@ -88,7 +88,6 @@ static void name_process(struct proxy *proxy, uint16_t number, uint32_t pid)
     struct client *client = &proxy->clients->entries[number];
     struct rs_client *entry = &proxy->ring.clients[number];
 
-    client->moved |= client->pid != pid;
     client->pid = pid;
     client->start_time = client_start_time(pid);
     /* Unknown in between: a sidecar that dies here must not leave a pid with another's start. */
@@ -114,8 +113,12 @@ static int admit_again(struct proxy *proxy, const struct clients_request *reques
         return fd;
     RS_FAILPOINT(admit_again);
     client->phase = CLIENT_ATTACHED;
-    if (request->pid != 0)
-        name_process(proxy, number, request->pid);
+    /* An unknown pid may be that of the same process or of another. */
+    if (request->pid == 0 || request->pid != client->pid) {
+        client->moved = true;
+        client_flag_set(&proxy->ring.clients[number], RS_CLIENT_MOVED);
+    }
+    name_process(proxy, number, request->pid);
     admission->number = number;
     admission->reader = client->reader;
     admission->nonce = rs_load_relaxed(&proxy->ring.clients[number].nonce);
@@ -131,6 +134,8 @@ static int pick_number(struct proxy *proxy, bool wants_lock, uint16_t *number)
     for (uint32_t i = 1; i < clients->count; i++) {
         if (clients->entries[i].phase != CLIENT_FREE)
             continue;
+        if (!wants_lock && ring_files_byte_locked(&proxy->files, (int)i))
+            continue; /* somebody may live whose entry a stray write lost */
         int fd = ring_files_control_fd(&proxy->files, wants_lock ? (int)i : -1);
         if (fd == -RINGSIDE_E_IN_USE)
             continue; /* a child of the last owner has its description */
@@ -170,7 +175,6 @@ static int admit_anew(struct proxy *proxy, const struct clients_request *request
         client->reader = take_reader(clients, number);
     choose_name(client->name, request->name, request->pid);
     name_process(proxy, number, request->pid);
-    client->moved = false;
 
     struct rs_client *entry = &proxy->ring.clients[number];
     uint32_t session = rs_client_session(rs_load_relaxed(&entry->state)) + 1;
@@ -259,16 +263,36 @@ void clients_died(struct proxy *proxy, uint16_t number)
     mend_sweep(proxy, number);
 }
 
-/* Copies counters to the sidecar's, so that totals never go back. */
+/* The rest of the way of a count: whoever dies in it leaves the same to the next sidecar. */
+static void finish_inheriting(struct proxy *proxy, struct rs_client *entry)
+{
+    uint64_t index = rs_load_relaxed(&entry->inheriting) - 1;
+
+    if (index < RS_COUNTERS) {
+        rs_store_release(&proxy->ring.clients[0].counter[index],
+                         rs_load_relaxed(&entry->inherited));
+        RS_FAILPOINT(count_added);
+        rs_store_release(&entry->counter[index], 0);
+        RS_FAILPOINT(count_zeroed);
+    }
+    rs_store_release(&entry->inheriting, 0);
+}
+
+/* Moves counters to the sidecar's, each once whoever dies meanwhile, so that totals never go back.
+ * Only this process counts as client 0. */
 static void inherit_counters(struct proxy *proxy, uint16_t number)
 {
     struct rs_client *entry = &proxy->ring.clients[number];
 
     for (unsigned i = 0; i < RS_COUNTERS; i++) {
         uint64_t value = rs_load_relaxed(&entry->counter[i]);
-        rs_store_relaxed(&entry->counter[i], 0);
-        if (value != 0)
-            rs_ring_count(&proxy->ring, 0, i, value);
+        if (value == 0)
+            continue;
+        rs_store_release(&entry->inherited,
+                         rs_load_relaxed(&proxy->ring.clients[0].counter[i]) + value);
+        rs_store_release(&entry->inheriting, i + 1);
+        RS_FAILPOINT(count_noted);
+        finish_inheriting(proxy, entry);
     }
 }
 
@@ -328,13 +352,22 @@ static void adopt(struct proxy *proxy, uint16_t number)
     struct rs_client *entry = &proxy->ring.clients[number];
     uint64_t state = rs_load_acquire(&entry->state);
     unsigned reader = rs_client_reader(state);
+    bool locked = ring_files_byte_locked(&proxy->files, number);
 
     if (rs_client_phase(state) == RS_CLIENT_UNUSED)
         return;
     RS_FAILPOINT(client_adopted);
+    if (rs_client_phase(state) == RS_CLIENT_DEAD)
+        finish_inheriting(proxy, entry); /* before this sidecar counts anything */
+    /* The kernel's word counts more than the entry's, which a stray write may have changed. */
+    if (locked && rs_client_phase(state) != RS_CLIENT_ALIVE) {
+        client_phase_set(entry, RS_CLIENT_ALIVE);
+        tables_changed(proxy, entry);
+    }
     client->phase = CLIENT_DETACHED;
     set_in_use(clients, number, true);
-    client->wants_lock = (rs_client_flags(state) & RS_CLIENT_NO_LOCK) == 0;
+    client->wants_lock = locked || (rs_client_flags(state) & RS_CLIENT_NO_LOCK) == 0;
+    client->moved = (rs_client_flags(state) & RS_CLIENT_MOVED) != 0;
     client->foreign = (rs_client_flags(state) & RS_CLIENT_FOREIGN) != 0;
     client->reader = RS_NO_READER;
     if (reader_is_free(clients, reader)) {
@@ -344,7 +377,7 @@ static void adopt(struct proxy *proxy, uint16_t number)
     client->pid = (uint32_t)rs_load_relaxed(&entry->pid);
     client->start_time = rs_load_relaxed(&entry->start_time);
     client_name_load(entry, client->name);
-    if (rs_client_phase(state) != RS_CLIENT_ALIVE || witness_is_gone(proxy, number)) {
+    if ((!locked && rs_client_phase(state) != RS_CLIENT_ALIVE) || witness_is_gone(proxy, number)) {
         clients_died(proxy, number);
         return;
     }
@@ -386,8 +419,6 @@ int clients_open(struct proxy *proxy)
     if (clients->entries == NULL)
         return -ENOMEM;
     clients->count = count;
-    set_in_use(clients, 0, true);
-    give_reader(clients, 0, 0);
     give_reader(clients, CLIENTS_SHARED_READER, 0);
     int rc = tokens_open(&clients->tokens, proxy->config.ring.control_dir, proxy->config.stage,
                          count, proxy->ring.layout.incarnation);

@@ -29,8 +29,10 @@ struct clients {
     uint32_t count;         /* numbers 0..count-1; 0 is the sidecar */
     struct client *entries; /* owned */
     struct tokens tokens;
-    uint64_t readers;                   /* bits of the reader numbers in use, the sidecar's among them */
-    uint64_t in_use[RS_MAX_CLIENTS / 64]; /* bits of the numbers that are not CLIENT_FREE */
+    /* Bits of the reader numbers and of the client numbers in use. Not 0's: the sidecar holds
+     * nothing as itself between two turns of its loop. */
+    uint64_t readers;
+    uint64_t in_use[RS_MAX_CLIENTS / 64];
     uint16_t by_reader[RS_MAX_READERS]; /* who has it, when the bit is on */
     uint32_t inherited;                 /* how many are */
     bool shared_left; /* readings of an earlier sidecar's sessions may be left in the words */

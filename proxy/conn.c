@@ -142,6 +142,8 @@ static void handle_frames(struct conn *conn)
             conn_handle_request(conn, &frame);
         else if (frame.header.type == RS_FRAME_RESPONSE)
             conn_handle_response(conn, &frame);
+        else if (frame.header.type == RS_FRAME_DATA)
+            conn_handle_data(conn, &frame);
     }
     conn->corked = false;
     conn_flush(conn);

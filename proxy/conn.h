@@ -13,7 +13,8 @@ struct conn;
 struct proxy;
 
 /* A request that waits for its answer. Valid until answered; `cancelled` runs instead when the
- * connection closes or the deadline passes first (the caller's status is then sent already). */
+ * connection closes, the deadline passes or the caller ends its stream first (the caller's status
+ * is then sent already). */
 struct conn_call {
     struct conn *conn;
     uint32_t stream;
@@ -21,6 +22,7 @@ struct conn_call {
     const char *method;
     const uint8_t *payload; /* of the request; valid only during the request callback */
     size_t payload_bytes;
+    bool streaming;                            /* expects a stream of messages, not one answer */
     int64_t deadline_ns;                       /* CLOCK_MONOTONIC; INT64_MAX: none */
     void (*cancelled)(struct conn_call *call); /* set by the handler when it keeps the call; undo,
                                                   do not answer */
@@ -37,7 +39,13 @@ int conn_reply(struct conn_call *call, const ProtobufCMessage *response, const i
 typedef void conn_done_cb(void *data, bool delivered);
 int conn_reply_tracked(struct conn_call *call, const ProtobufCMessage *response, const int *fds,
                        size_t fd_count, conn_done_cb *done, void *data);
-/* Answers with the gRPC status of `error` and "NAME: text". */
+/* One message of a streaming call, which goes on; `done` as in conn_reply_tracked. 0 or a negative
+ * error. */
+int conn_stream_send(struct conn_call *call, const ProtobufCMessage *message, conn_done_cb *done,
+                     void *data);
+/* Ends a streaming call that went well. */
+void conn_stream_end(struct conn_call *call);
+/* Answers with the gRPC status of `error` and "NAME: text"; ends a stream as well. */
 void conn_reply_error(struct conn_call *call, int error, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* Decodes the payload within a memory budget; on failure answers and returns NULL. Free with

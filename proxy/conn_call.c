@@ -75,6 +75,27 @@ static void free_call(struct call *call)
     free(call);
 }
 
+/* A frame was queued with result `rc`: sends it, and tracks it by `delivery`, which it takes over.
+ */
+static int queue(struct conn *conn, int rc, struct delivery *delivery, conn_done_cb *done,
+                 void *data)
+{
+    if (rc < 0 || delivery == NULL) {
+        free(delivery);
+        return conn_queued(conn, rc);
+    }
+    delivery->position = conn->writer.stream_begin + rs_ttrpc_writer_pending(&conn->writer);
+    delivery->done = done;
+    delivery->data = data;
+    if (conn->last_delivery != NULL)
+        conn->last_delivery->next = delivery;
+    else
+        conn->deliveries = delivery;
+    conn->last_delivery = delivery;
+    conn_queued(conn, 0); /* a failure is told through done */
+    return 0;
+}
+
 static int reply(struct conn_call *public_call, const ProtobufCMessage *response, const int *fds,
                  size_t fd_count, conn_done_cb *done, void *data)
 {
@@ -91,20 +112,7 @@ static int reply(struct conn_call *public_call, const ProtobufCMessage *response
     free_call(call);
     if (rc < 0)
         rs_fd_close(fds, fd_count);
-    if (rc < 0 || done == NULL) {
-        free(delivery);
-        return conn_queued(conn, rc);
-    }
-    delivery->position = conn->writer.stream_begin + rs_ttrpc_writer_pending(&conn->writer);
-    delivery->done = done;
-    delivery->data = data;
-    if (conn->last_delivery != NULL)
-        conn->last_delivery->next = delivery;
-    else
-        conn->deliveries = delivery;
-    conn->last_delivery = delivery;
-    conn_queued(conn, 0); /* a failure is told through done */
-    return 0;
+    return queue(conn, rc, delivery, done, data);
 }
 
 int conn_reply(struct conn_call *call, const ProtobufCMessage *response, const int *fds,
@@ -117,6 +125,32 @@ int conn_reply_tracked(struct conn_call *call, const ProtobufCMessage *response,
                        size_t fd_count, conn_done_cb *done, void *data)
 {
     return reply(call, response, fds, fd_count, done, data);
+}
+
+int conn_stream_send(struct conn_call *call, const ProtobufCMessage *message, conn_done_cb *done,
+                     void *data)
+{
+    struct conn *conn = call->conn;
+    struct delivery *delivery = NULL;
+    int rc = -RINGSIDE_E_UNAVAILABLE;
+
+    if (done != NULL && (delivery = calloc(1, sizeof *delivery)) == NULL)
+        return -ENOMEM; /* the connection is well: the handler ends the stream */
+    if (!conn->closing && conn->failed == NULL)
+        rc = rs_ttrpc_stream_send(&conn->writer, call->stream, message, NULL, 0);
+    return queue(conn, rc, delivery, done, data);
+}
+
+void conn_stream_end(struct conn_call *public_call)
+{
+    struct call *call = (struct call *)public_call;
+    struct conn *conn = public_call->conn;
+    uint32_t stream = public_call->stream;
+
+    unlink_call(call);
+    free_call(call);
+    if (!conn->closing && conn->failed == NULL)
+        conn_queued(conn, rs_ttrpc_stream_end(&conn->writer, stream));
 }
 
 void conn_respond_error(struct conn *conn, uint32_t stream, int error, const char *text)
@@ -185,9 +219,7 @@ static struct call *admit_call(struct conn *conn, const struct rs_frame *frame)
         return NULL;
     }
     struct call *call = NULL;
-    if (header.streaming)
-        conn_respond_error(conn, stream, -RINGSIDE_E_UNIMPLEMENTED, "no method here streams");
-    else if (conn->call_count >= CONN_CALLS_MAX)
+    if (conn->call_count >= CONN_CALLS_MAX)
         conn_respond_error(conn, stream, -RINGSIDE_E_LIMIT,
                            "32 calls of this connection wait already; wait for their answers");
     else if ((call = calloc(1, sizeof *call)) == NULL)
@@ -203,6 +235,7 @@ static struct call *admit_call(struct conn *conn, const struct rs_frame *frame)
                                     .method = request->method,
                                     .payload = request->payload.data,
                                     .payload_bytes = request->payload.len,
+                                    .streaming = header.streaming,
                                     .deadline_ns = header.deadline_ns};
     call->next = conn->calls;
     conn->calls = call;
@@ -226,6 +259,21 @@ void conn_handle_request(struct conn *conn, const struct rs_frame *frame)
     conn->frame_fds = frame->fd_count;
     proxy_dispatch(&call->call);
     conn->frame_fds = 0;
+}
+
+void conn_handle_data(struct conn *conn, const struct rs_frame *frame)
+{
+    struct call *call = conn->calls;
+
+    while (call != NULL && call->call.stream != frame->header.stream)
+        call = call->next;
+    if (call == NULL || !call->call.streaming || call->call.cancelled == NULL ||
+        (frame->header.flags & RS_FRAME_REMOTE_CLOSED) == 0)
+        return; /* late, or nothing that a method here takes */
+    unlink_call(call);
+    conn_queued(conn, rs_ttrpc_stream_end(&conn->writer, call->call.stream));
+    call->call.cancelled(&call->call);
+    free_call(call);
 }
 
 /* ---- our calls ---- */

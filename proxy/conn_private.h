@@ -81,6 +81,8 @@ void conn_update_timer(struct conn *conn);
 /* ---- conn_call.c ---- */
 
 void conn_handle_request(struct conn *conn, const struct rs_frame *frame);
+/* Data frames mean one thing here: the caller of a stream closes its side. */
+void conn_handle_data(struct conn *conn, const struct rs_frame *frame);
 void conn_handle_response(struct conn *conn, const struct rs_frame *frame);
 void conn_respond_error(struct conn *conn, uint32_t stream, int error, const char *text);
 /* Tells tracked answers that the kernel has them; with `all` the rest that it has not. */

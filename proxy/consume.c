@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Receive, Release, Nack, Read and Free for those who let the sidecar take every step in the rings.
- */
+/* Receive, Release and Nack for those who let the sidecar take every step in the rings. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,14 +25,6 @@ static void count(struct session *session, enum rs_counter counter)
     rs_ring_count(&session->proxy->ring, session->number, counter, 1);
 }
 
-static bool is_over(const struct rs_slot *slot)
-{
-    uint64_t publish_ns, ttl_ns, now = uv_hrtime();
-
-    rs_message_times(slot, &publish_ns, &ttl_ns);
-    return ttl_ns != 0 && now > publish_ns && now - publish_ns > ttl_ns;
-}
-
 /* ---- Receive ---- */
 
 static void on_admitted(struct proxy *proxy, uint16_t number, unsigned ring_number, int error,
@@ -49,6 +40,8 @@ static void on_admitted(struct proxy *proxy, uint16_t number, unsigned ring_numb
                  number, session->name, ring_number, rs_strerror(error));
         return;
     }
+    if (rs_load_relaxed(&session->inbox->rings[ring_number]) != admission->ring)
+        session_drop_readings(session, ring_number);
     session->body_paths[ring_number] = admission->body_path;
     rs_inbox_admit(session->inbox, ring_number, admission->ring, admission->destination,
                    admission->client);
@@ -69,7 +62,23 @@ static bool ask_for_ring(struct session *session, unsigned ring_number)
     return rs_load_acquire(&session->inbox->rings[ring_number]) != NULL;
 }
 
-static int open_inbox(struct session *session)
+int control_place(struct wait *wait, unsigned ring_number)
+{
+    struct session *session = wait->session;
+
+    if (control_open_inbox(session) < 0)
+        return -ENOMEM;
+    if (rs_load_acquire(&session->inbox->rings[ring_number]) != NULL)
+        return 1;
+    if (session->asked[ring_number / 64] & UINT64_C(1) << ring_number % 64)
+        return 0;
+    if (wait->asked)
+        return -RINGSIDE_E_UNAVAILABLE;
+    wait->asked = true;
+    return ask_for_ring(session, ring_number);
+}
+
+int control_open_inbox(struct session *session)
 {
     struct proxy *proxy = session->proxy;
 
@@ -83,7 +92,7 @@ static int open_inbox(struct session *session)
     return 0;
 }
 
-static const char *body_path(struct session *session, unsigned ring_number)
+const char *control_body_path(struct session *session, unsigned ring_number)
 {
     return ring_number == 0 ? session->proxy->files.body_path : session->body_paths[ring_number];
 }
@@ -109,20 +118,28 @@ static void refuse_message(struct session *session, struct conn_call *call,
     conn_reply_error(call, error, "the next message's header held nonsense; it was dropped");
 }
 
+int control_tell(struct session *session, struct conn_call *call, const struct rs_lease *held,
+                 struct wire_message *wire)
+{
+    struct session_lease lease = session_lease_from(held);
+
+    int rc = wire_message_fill(wire, session->proxy, &lease,
+                               control_body_path(session, held->ring_number),
+                               rs_delivery_attempts(held->word));
+    if (rc < 0)
+        refuse_message(session, call, held, rc);
+    return rc;
+}
+
 static void answer_message(struct session *session, struct conn_call *call,
                            const struct rs_lease *held, uint64_t request_id, bool again)
 {
     Ringside__V1__ReceiveResponse response = RINGSIDE__V1__RECEIVE_RESPONSE__INIT;
-    struct session_lease lease = {held->ring, held->slot, held->generation, held->delivery,
-                                  held->ring_number};
+    struct session_lease lease = session_lease_from(held);
     struct wire_message wire;
 
-    int rc = wire_message_fill(&wire, session->proxy, &lease, body_path(session, held->ring_number),
-                               rs_delivery_attempts(held->word));
-    if (rc < 0) {
-        refuse_message(session, call, held, rc);
+    if (control_tell(session, call, held, &wire) < 0)
         return;
-    }
     response.message = &wire.message;
     if (again) {
         conn_reply(call, &response.base, NULL, 0);
@@ -146,27 +163,16 @@ static void receive_again(struct session *session, struct conn_call *call,
         answer_message(session, call, &held, request_id, true);
 }
 
-static int try_receive(struct wait *wait)
+int control_take(struct session *session, struct rs_lease *held)
 {
-    const Ringside__V1__ReceiveRequest *request =
-        (const Ringside__V1__ReceiveRequest *)wait->request;
-    struct session *session = wait->session;
-    struct rs_lease held;
     int unmapped,
         first = -1; /* ring that is not there at once; when it comes again, all were asked for */
 
-    const struct session_lease *before = session_recall(session, request->request_id);
-    if (before != NULL) {
-        receive_again(session, wait->call, before, request->request_id);
-        return 1;
-    }
     for (int i = 0; i < TAKES_MAX && !conn_is_behind(session->conn); i++) {
-        int rc = rs_inbox_take(session->inbox, &held, &unmapped);
+        int rc = rs_inbox_take(session->inbox, held, &unmapped);
         if (rc < 0) {
             rs_ring_bell(&session->proxy->ring);
-            conn_reply_error(wait->call, rc,
-                             "the inbox's cells make no sense; repair was asked for");
-            return 1;
+            return rc;
         }
         if (rc == 0 && (unmapped < 0 || unmapped == first))
             return 0;
@@ -175,15 +181,33 @@ static int try_receive(struct wait *wait)
                 first = unmapped;
             continue;
         }
-        if (!is_over(&held.ring->slots[held.slot])) {
-            answer_message(session, wait->call, &held, request->request_id, false);
+        if (!wire_message_is_over(&held->ring->slots[held->slot]))
             return 1;
-        }
-        rs_ring_release(&held);
+        rs_ring_release(held);
         count(session, RS_EXPIRED);
     }
     control_look_again(session->proxy);
     return 0;
+}
+
+static int try_receive(struct wait *wait)
+{
+    const Ringside__V1__ReceiveRequest *request =
+        (const Ringside__V1__ReceiveRequest *)wait->request;
+    struct session *session = wait->session;
+    struct rs_lease held;
+
+    const struct session_lease *before = session_recall(session, request->request_id);
+    if (before != NULL) {
+        receive_again(session, wait->call, before, request->request_id);
+        return 1;
+    }
+    int rc = control_take(session, &held);
+    if (rc < 0)
+        conn_reply_error(wait->call, rc, "the inbox's cells make no sense; repair was asked for");
+    else if (rc > 0)
+        answer_message(session, wait->call, &held, request->request_id, false);
+    return rc != 0;
 }
 
 void control_receive(struct session *session, struct conn_call *call)
@@ -192,7 +216,7 @@ void control_receive(struct session *session, struct conn_call *call)
 
     if (request == NULL)
         return;
-    if (open_inbox(session) < 0) {
+    if (control_open_inbox(session) < 0) {
         conn_free_message(request);
         conn_reply_error(call, -ENOMEM, "out of memory");
         return;
@@ -223,7 +247,7 @@ void control_release(struct session *session, struct conn_call *call)
     int rc = session_lease_of(session, request->lease, &lease);
     conn_free_message(&request->base);
     if (rc == 0 && lease.delivery < 0) {
-        rc = session_read_end(session, lease.slot, lease.generation, true);
+        rc = session_read_end(session, &lease, true);
         if (rc == 0)
             count(session, RS_READS);
     } else if (rc == 0) {
@@ -232,6 +256,7 @@ void control_release(struct session *session, struct conn_call *call)
             rc = rs_ring_release(&held);
         if (rc == 0)
             count(session, RS_RELEASED);
+        session_forget_streamed(session, &lease);
     }
     if (rc < 0) {
         refuse_lease(call, rc);
@@ -266,73 +291,11 @@ void control_nack(struct session *session, struct conn_call *call)
         refuse_lease(call, rc);
         return;
     }
+    session_forget_streamed(session, &lease);
     if (rc == 0)
         control_requeue(session->proxy, &held, held.ring_number);
     count(session, rc == 0 ? RS_NACKED : RS_DEAD_LETTERED);
     spend(session);
     conn_reply(call, &empty.base, NULL, 0);
     control_look_again(session->proxy);
-}
-
-/* ---- Read and Free ---- */
-
-static void refuse_ticket(struct conn_call *call, int error)
-{
-    conn_reply_error(call, error, "%s", rs_strerror(error));
-}
-
-void control_read(struct session *session, struct conn_call *call)
-{
-    Ringside__V1__ReadRequest *request =
-        (Ringside__V1__ReadRequest *)conn_decode(call, &ringside__v1__read_request__descriptor);
-    Ringside__V1__ReadResponse response = RINGSIDE__V1__READ_RESPONSE__INIT;
-    struct rs_ring *ring = &session->proxy->ring;
-    struct rs_ticket ticket;
-    struct wire_message wire;
-    uint32_t generation;
-
-    if (request == NULL)
-        return;
-    int rc = control_ticket(&ticket, request->ticket,
-                            request->by_case == RINGSIDE__V1__READ_REQUEST__BY_TEXT ? request->text
-                                                                                    : NULL);
-    conn_free_message(&request->base);
-    if (rc == 0)
-        rc = session_read_begin(session, &ticket, &generation);
-    if (rc < 0) {
-        refuse_ticket(call, rc);
-        return;
-    }
-    struct session_lease lease = {ring, ticket.slot, generation, -1, 0};
-    if (is_over(&ring->slots[ticket.slot]))
-        rc = -RINGSIDE_E_EXPIRED_TICKET;
-    else
-        rc = wire_message_fill(&wire, session->proxy, &lease, session->proxy->files.body_path, 0);
-    if (rc < 0) {
-        session_read_end(session, ticket.slot, generation, false);
-        refuse_ticket(call, rc);
-        return;
-    }
-    response.message = &wire.message;
-    control_reply_lease(session, call, &response.base, &lease, 0, true);
-}
-
-void control_free(struct session *session, struct conn_call *call)
-{
-    Ringside__V1__FreeRequest *request =
-        (Ringside__V1__FreeRequest *)conn_decode(call, &ringside__v1__free_request__descriptor);
-    struct rs_ticket ticket;
-
-    if (request == NULL)
-        return;
-    int rc = control_ticket(&ticket, request->ticket,
-                            request->by_case == RINGSIDE__V1__FREE_REQUEST__BY_TEXT ? request->text
-                                                                                    : NULL);
-    conn_free_message(&request->base);
-    if (rc == 0)
-        rc = rs_ring_ticket_free(&session->proxy->ring, 0, &ticket);
-    if (rc < 0)
-        refuse_ticket(call, rc);
-    else
-        conn_reply(call, &empty.base, NULL, 0);
 }

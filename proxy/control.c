@@ -119,22 +119,25 @@ static const struct method {
     const char *name;
     session_method *with_session;
     proxy_method *without; /* works on a connection that is not attached */
+    bool streams;
 } methods[] = {
-    {"Receive", control_receive, NULL},
-    {"Release", control_release, NULL},
-    {"Loan", control_loan, NULL},
-    {"Send", control_send, NULL},
-    {"Share", control_share, NULL},
-    {"Abandon", control_abandon, NULL},
-    {"Forward", control_forward, NULL},
-    {"Nack", control_nack, NULL},
-    {"Read", control_read, NULL},
-    {"Free", control_free, NULL},
-    {"Open", open_target, NULL},
-    {"Status", NULL, report_status},
-    {"List", NULL, report_list},
-    {"Describe", NULL, report_describe},
-    {"Drain", NULL, drain},
+    {.name = "Receive", .with_session = control_receive},
+    {.name = "ReceiveStream", .with_session = control_receive_stream, .streams = true},
+    {.name = "Credit", .with_session = control_credit},
+    {.name = "Release", .with_session = control_release},
+    {.name = "Loan", .with_session = control_loan},
+    {.name = "Send", .with_session = control_send},
+    {.name = "Share", .with_session = control_share},
+    {.name = "Abandon", .with_session = control_abandon},
+    {.name = "Forward", .with_session = control_forward},
+    {.name = "Nack", .with_session = control_nack},
+    {.name = "Read", .with_session = control_read},
+    {.name = "Free", .with_session = control_free},
+    {.name = "Open", .with_session = open_target},
+    {.name = "Status", .without = report_status},
+    {.name = "List", .without = report_list},
+    {.name = "Describe", .without = report_describe},
+    {.name = "Drain", .without = drain},
 };
 
 static const struct method *find(const char *name)
@@ -146,16 +149,35 @@ static const struct method *find(const char *name)
     return NULL;
 }
 
+/* Whether the caller expects what the method gives; else answers. */
+static bool is_awaited(struct conn_call *call, bool streams)
+{
+    if (call->streaming && !streams)
+        conn_reply_error(call, -RINGSIDE_E_UNIMPLEMENTED,
+                         "%.64s gives one answer and no stream: its request's frame takes no flags",
+                         call->method);
+    else if (!call->streaming && streams)
+        conn_reply_error(call, -RINGSIDE_E_INVALID,
+                         "%.64s streams its answers: set the flag \"remote closed\" (1) in the "
+                         "request's frame",
+                         call->method);
+    else
+        return true;
+    return false;
+}
+
 void control_dispatch(struct conn_call *call)
 {
     struct proxy *proxy = conn_proxy(call->conn);
     const struct method *method = find(call->method);
 
-    if (strcmp(call->method, "Attach") == 0) {
-        session_attach(call);
-    } else if (method == NULL) {
+    if (method == NULL && strcmp(call->method, "Attach") != 0) {
         conn_reply_error(call, -RINGSIDE_E_UNIMPLEMENTED, "no method %.64s in ringside.v1.Control",
                          call->method);
+    } else if (!is_awaited(call, method != NULL && method->streams)) {
+        /* Answered. */
+    } else if (method == NULL) {
+        session_attach(call);
     } else if (method->without != NULL) {
         method->without(proxy, call);
     } else {

@@ -29,10 +29,12 @@ void control_nack(struct session *session, struct conn_call *call);
 void control_forward(struct session *session, struct conn_call *call);
 void control_read(struct session *session, struct conn_call *call);
 void control_free(struct session *session, struct conn_call *call);
+void control_receive_stream(struct session *session, struct conn_call *call);
+void control_credit(struct session *session, struct conn_call *call);
 
 /* ---- calls that wait (wait.c) ---- */
 
-/* One try: 1 the call is answered, 0 it has to wait. */
+/* One try: 1 the call is answered, 0 it has to wait or goes on. */
 struct wait;
 typedef int wait_try(struct wait *wait);
 struct wait {
@@ -42,16 +44,30 @@ struct wait {
     ProtobufCMessage *request; /* owned */
     wait_try *again;
     bool for_inbox; /* waits for a message, not for room */
+    bool idle;      /* not tried until control_wait_again */
+    bool asked;     /* for the place in another stage's ring that the call needs */
     struct {
         bool begun;           /* the loan is this call's, abandoned when it is cancelled */
         struct rs_loan loan;  /* in the own ring */
         uint64_t total_bytes; /* of the message, as it was when the loan was chosen */
         uint64_t done_bytes;  /* of the slot, from its start */
     } copy;                   /* Forward where it cannot be done in place */
+    struct {
+        uint64_t id;        /* request id; 0: the call is no stream, or not begun */
+        uint32_t credits;   /* messages that may still be sent */
+        uint32_t again;     /* position of what an earlier stream gave, see session_streamed */
+        uint32_t again_end; /* position after the last of them */
+    } stream;
 };
 /* Tries at once and again until answered or cancelled. Takes `request` over. */
 void control_wait(struct session *session, struct conn_call *call, ProtobufCMessage *request,
                   wait_try *again, bool for_inbox);
+/* Tries an idle wait now. */
+void control_wait_again(struct wait *wait);
+/* The session's open stream of that request id, or NULL. */
+struct wait *control_find_stream(struct session *session, uint64_t id);
+/* Ends a stream in good order. */
+void control_end_stream(struct wait *wait);
 /* Something came (a peer ring was admitted): whoever waits for a message looks again. */
 void control_look_again(struct proxy *proxy);
 
@@ -60,7 +76,7 @@ struct waits *waits_create(struct proxy *proxy);
 void waits_close(struct waits *waits);
 struct waits *control_waits(struct proxy *proxy);
 
-/* ---- messages (message_wire.c) ---- */
+/* ---- messages (wire.c) ---- */
 
 /* A message on the wire; valid while the slot is held. */
 struct wire_message {
@@ -75,6 +91,7 @@ struct wire_message {
 /* 0, -RINGSIDE_E_CORRUPT, or -RINGSIDE_E_TOO_BIG when the metadata does not fit an answer. */
 int wire_message_fill(struct wire_message *wire, struct proxy *proxy,
                       const struct session_lease *lease, const char *body_path, unsigned attempts);
+bool wire_message_is_over(const struct rs_slot *slot); /* its time to live */
 void wire_tensors_fill(const struct rs_message *header, Ringside__V1__Tensor *tensors,
                        Ringside__V1__Tensor **pointers);
 void wire_lease_fill(Ringside__V1__Lease *wire, const struct session_lease *lease,
@@ -85,6 +102,27 @@ uint8_t *control_body(const struct rs_ring *ring, uint32_t slot);
 void control_reply_lease(struct session *session, struct conn_call *call,
                          const ProtobufCMessage *response, const struct session_lease *lease,
                          uint64_t request_id, bool is_reading);
+/* The same for one message of a stream, which goes on. 0, or a negative error: undone, and the call
+ * still stands. */
+int control_stream_lease(struct session *session, struct conn_call *call,
+                         const ProtobufCMessage *response, const struct session_lease *lease,
+                         uint64_t request_id);
+
+/* ---- taking (consume.c) ---- */
+
+/* Makes the session's view of the inbox. 0 or -ENOMEM. */
+int control_open_inbox(struct session *session);
+/* Takes the next message that has not expired. 1: held; 0: none now (who waits will look again);
+ * -RINGSIDE_E_INTERNAL: repair was asked for. */
+int control_take(struct session *session, struct rs_lease *held);
+/* Makes the wire form of a held message. 0, or a negative error: the message was put aside and the
+ * call answered. */
+int control_tell(struct session *session, struct conn_call *call, const struct rs_lease *held,
+                 struct wire_message *wire);
+/* A place in a ring of the inbox. 1: it is there; 0: asked for, look again; -RINGSIDE_E_UNAVAILABLE
+ * when it was asked for in vain (`wait->asked`). */
+int control_place(struct wait *wait, unsigned ring_number);
+const char *control_body_path(struct session *session, unsigned ring_number);
 
 /* ---- routes ---- */
 
@@ -109,5 +147,12 @@ void report_describe(struct proxy *proxy, struct conn_call *call);
 
 /* From the two forms of a request; `text` NULL: the number. 0 or -RINGSIDE_E_MALFORMED_TICKET. */
 int control_ticket(struct rs_ticket *ticket, uint64_t number, const char *text);
+/* The ring that a ticket names: the own one or one of the inbox that this sidecar has mapped, with
+ * its number there. The text form names one incarnation; a bare ticket, of several rings with its
+ * id, the one that has its generation, else the first. The slot, -RINGSIDE_E_FOREIGN_TICKET or
+ * -RINGSIDE_E_STALE_TICKET. */
+int control_ticket_ring(struct proxy *proxy, const struct rs_ticket *ticket, struct rs_ring **ring,
+                        unsigned *ring_number);
+void control_refuse_ticket(struct conn_call *call, int error, const struct rs_ticket *ticket);
 
 #endif

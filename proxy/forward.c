@@ -157,13 +157,16 @@ static int copy_slice(struct wait *wait, const struct rs_lease *held, struct rs_
     return bytes == left;
 }
 
-static void succeed(struct wait *wait, bool in_place, enum rs_counter counter)
+static void succeed(struct wait *wait, const struct rs_lease *held, bool in_place,
+                    enum rs_counter counter)
 {
+    struct session_lease lease = session_lease_from(held);
     Ringside__V1__ForwardResponse response = RINGSIDE__V1__FORWARD_RESPONSE__INIT;
     struct session *session = wait->session;
 
     if (session->held > 0)
         session->held--;
+    session_forget_streamed(session, &lease);
     rs_ring_count(&session->proxy->ring, session->number, counter, 1);
     response.in_place = in_place;
     conn_reply(wait->call, &response.base, NULL, 0);
@@ -185,7 +188,7 @@ static int publish_copy(struct wait *wait, const struct rs_lease *held, const st
     }
     RS_FAILPOINT(session_copied);
     rs_ring_release(held);
-    succeed(wait, false, RS_FORWARD_COPIES);
+    succeed(wait, held, false, RS_FORWARD_COPIES);
     return 1;
 }
 
@@ -226,7 +229,7 @@ static int try_forward(struct wait *wait)
     if (rc < 0)
         return refuse(wait, rc, "the message was lost meanwhile");
     if (rc > 0) {
-        succeed(wait, true, RS_FORWARDED);
+        succeed(wait, &held, true, RS_FORWARDED);
         return 1;
     }
     rc = copy_slice(wait, &held, &header);

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Leases of the wire against the words of the ring; request ids that give the same lease again;
- * readings. */
-#include <errno.h>
-#include <stdlib.h>
+/* Leases of the wire against the words of the ring; request ids that give the same lease again. */
 #include <string.h>
 
 #include "proto/err.h"
@@ -93,6 +90,15 @@ int session_delivery(struct session *session, const struct session_lease *lease,
     return 0;
 }
 
+bool session_has_ring(const struct session *session, const struct session_lease *lease)
+{
+    if (lease->ring_number == 0)
+        return true;
+    return session->inbox != NULL &&
+           rs_load_relaxed(&session->inbox->rings[lease->ring_number]) == lease->ring &&
+           lease->slot < lease->ring->layout.slot_count;
+}
+
 /* ---- request ids ---- */
 
 static bool same_lease(const struct session_lease *a, const struct session_lease *b)
@@ -103,159 +109,52 @@ static bool same_lease(const struct session_lease *a, const struct session_lease
 
 void session_remember(struct session *session, uint64_t id, const struct session_lease *lease)
 {
-    if (id == 0)
-        return;
-    session->requests[session->next_request++ % SESSION_REMEMBERED] =
-        (struct session_request){.id = id, .lease = *lease};
+    if (id != 0)
+        session->requests[session->next_request++ % SESSION_CALLS] =
+            (struct session_request){.id = id, .lease = *lease};
 }
 
 const struct session_lease *session_recall(const struct session *session, uint64_t id)
 {
-    for (unsigned i = 0; id != 0 && i < SESSION_REMEMBERED; i++) {
+    for (unsigned i = 0; id != 0 && i < SESSION_CALLS; i++) {
         if (session->requests[i].id == id)
             return &session->requests[i].lease;
     }
     return NULL;
 }
 
-void session_forget(struct session *session, const struct session_lease *lease)
+static void forget(struct session *session, unsigned first, const struct session_lease *lease)
 {
-    for (unsigned i = 0; i < SESSION_REMEMBERED; i++) {
+    for (unsigned i = first; i < SESSION_REMEMBERED; i++) {
         if (session->requests[i].id != 0 && same_lease(&session->requests[i].lease, lease))
             session->requests[i].id = 0;
     }
 }
 
-/* ---- readings ---- */
-
-static struct session_reading *find(struct session_reading *readings, uint32_t count, uint32_t slot)
+void session_forget(struct session *session, const struct session_lease *lease)
 {
-    for (uint32_t i = 0; i < count; i++) {
-        if (readings[i].slot == slot)
-            return &readings[i];
-    }
-    return NULL;
+    forget(session, 0, lease);
 }
 
-static struct session_reading *add(struct session_reading **readings, uint32_t *count,
-                                   uint32_t *capacity)
+void session_remember_streamed(struct session *session, uint64_t id,
+                               const struct session_lease *lease)
 {
-    if (*count == *capacity) {
-        uint32_t more = *capacity > 0 ? *capacity * 2 : 8;
-        void *larger = realloc(*readings, more * sizeof **readings);
-        if (larger == NULL)
-            return NULL;
-        *readings = larger;
-        *capacity = more;
-    }
-    return &(*readings)[(*count)++];
+    session->requests[SESSION_CALLS + session->next_streamed++ % SESSION_STREAMED] =
+        (struct session_request){.id = id, .lease = *lease};
 }
 
-/* The table that decides when the bit goes on and off: the sessions', or this one's. */
-static void table_of(struct session *session, struct session_reading ***readings, uint32_t **count,
-                     uint32_t **capacity)
+const struct session_lease *session_streamed(const struct session *session, uint64_t id,
+                                             uint32_t position)
 {
-    struct sessions *sessions = control_sessions(session->proxy);
-    bool shared = session->reader == CLIENTS_SHARED_READER;
+    const struct session_request *request =
+        &session->requests[SESSION_CALLS + position % SESSION_STREAMED];
 
-    *readings = shared ? &sessions->shared : &session->readings;
-    *count = shared ? &sessions->shared_count : &session->reading_count;
-    *capacity = shared ? &sessions->shared_capacity : &session->reading_capacity;
+    return request->id == id && session->next_streamed - position <= SESSION_STREAMED
+               ? &request->lease
+               : NULL;
 }
 
-static int begin_bit(struct session *session, const struct rs_ticket *ticket,
-                     struct session_reading **readings, uint32_t *count, uint32_t *capacity,
-                     uint32_t *generation)
+void session_forget_streamed(struct session *session, const struct session_lease *lease)
 {
-    struct rs_ring *ring = &session->proxy->ring;
-    struct session_reading *reading = find(*readings, *count, ticket->slot);
-    uint32_t mask = ticket->has_text ? UINT32_MAX : RS_TICKET_GENERATION_MASK;
-
-    if (reading != NULL) { /* the slot cannot have changed under the bit */
-        if (((reading->generation ^ ticket->generation) & mask) != 0 ||
-            (rs_load_seq_cst(&ring->slots[ticket->slot].readers) & RS_READERS_RETIRED))
-            return -RINGSIDE_E_STALE_TICKET;
-        reading->count++;
-        *generation = reading->generation;
-        return 0;
-    }
-    reading = add(readings, count, capacity);
-    if (reading == NULL)
-        return -ENOMEM;
-    int rc = rs_ring_read_begin(ring, session->reader, ticket, generation);
-    if (rc < 0)
-        (*count)--;
-    else
-        *reading = (struct session_reading){ticket->slot, *generation, 1, false};
-    return rc;
-}
-
-static int end_bit(struct session *session, struct session_reading *readings, uint32_t *count,
-                   uint32_t slot, uint32_t generation, bool counted)
-{
-    struct session_reading *reading = find(readings, *count, slot);
-
-    if (reading == NULL || !same_generation(reading->generation, generation))
-        return -RINGSIDE_E_STATE;
-    reading->counted |= counted;
-    if (--reading->count > 0)
-        return 0;
-    rs_ring_read_end(&session->proxy->ring, session->reader, slot, reading->generation,
-                     reading->counted);
-    *reading = readings[--*count];
-    return 0;
-}
-
-int session_read_begin(struct session *session, const struct rs_ticket *ticket,
-                       uint32_t *generation)
-{
-    struct session_reading **readings;
-    uint32_t *count, *capacity;
-
-    int rc = rs_ring_ticket_slot(&session->proxy->ring, ticket);
-    if (rc < 0)
-        return rc;
-    table_of(session, &readings, &count, &capacity);
-    rc = begin_bit(session, ticket, readings, count, capacity, generation);
-    if (rc < 0 || session->reader != CLIENTS_SHARED_READER)
-        return rc;
-    struct session_reading *own = find(session->readings, session->reading_count, ticket->slot);
-    if (own != NULL) {
-        own->count++;
-        return 0;
-    }
-    own = add(&session->readings, &session->reading_count, &session->reading_capacity);
-    if (own == NULL) {
-        end_bit(session, *readings, count, ticket->slot, *generation, false);
-        return -ENOMEM;
-    }
-    *own = (struct session_reading){ticket->slot, *generation, 1, false};
-    return 0;
-}
-
-void session_read_adopt(struct session *session, uint32_t slot, uint32_t generation)
-{
-    struct session_reading *reading;
-
-    if (session->reader == CLIENTS_SHARED_READER ||
-        find(session->readings, session->reading_count, slot) != NULL)
-        return;
-    reading = add(&session->readings, &session->reading_count, &session->reading_capacity);
-    if (reading != NULL) /* else its bit stays until the process is gone */
-        *reading = (struct session_reading){slot, generation, 1, false};
-}
-
-int session_read_end(struct session *session, uint32_t slot, uint32_t generation, bool counted)
-{
-    struct sessions *sessions = control_sessions(session->proxy);
-    struct session_reading *own = find(session->readings, session->reading_count, slot);
-
-    if (own == NULL || !same_generation(own->generation, generation))
-        return -RINGSIDE_E_STATE;
-    if (session->reader != CLIENTS_SHARED_READER)
-        return end_bit(session, session->readings, &session->reading_count, slot, generation,
-                       counted);
-    if (--own->count == 0)
-        *own = session->readings[--session->reading_count];
-    return end_bit(session, sessions->shared, &sessions->shared_count, slot, generation, counted);
+    forget(session, SESSION_CALLS, lease);
 }

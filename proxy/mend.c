@@ -84,10 +84,9 @@ static bool choose(struct mend *mend)
     }
     if (first_of(mend->swept) < 0 && !(mend->audit_wanted && due))
         return false;
-    mend->audit_wanted = false;
     rs_ring_bell_clear(&mend->proxy->ring);
     RS_FAILPOINT(mend_bell_cleared);
-    rs_repair_hints(&mend->proxy->repair);
+    mend->audit_wanted = rs_repair_hints(&mend->proxy->repair);
     mend->stage = AUDITING;
     return true;
 }

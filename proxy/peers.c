@@ -206,7 +206,7 @@ void peers_open_destination(struct proxy *proxy, struct conn_call *call, uint16_
                             unsigned destination)
 {
     const struct link *link =
-        destination < RS_MAX_DESTINATIONS ? proxy->peers->links[destination] : NULL;
+        proxy->peers && destination < RS_MAX_DESTINATIONS ? proxy->peers->links[destination] : NULL;
 
     (void)number; /* pushing into an inbox takes no number in its ring */
     if (destination == proxy->routes.self && destination != RS_NO_DESTINATION) {
@@ -270,6 +270,18 @@ static Ringside__V1__PeerStatus *link_row(const struct link *link)
     if (status && view)
         status->inbox_depth = rs_inbox_depth_now(&view->inbox);
     return status;
+}
+
+const char *peers_path(const struct proxy *proxy, unsigned destination)
+{
+    const struct link *link =
+        proxy->peers && destination < RS_MAX_DESTINATIONS ? proxy->peers->links[destination] : NULL;
+
+    if (destination == RS_REPLY_DESTINATION)
+        return "its caller";
+    if (destination < RS_MAX_DESTINATIONS && proxy->routes.paths[destination][0] != '\0')
+        return proxy->routes.paths[destination];
+    return link != NULL ? link->path : "?";
 }
 
 bool peers_linked(const struct proxy *proxy)

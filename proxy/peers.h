@@ -63,6 +63,10 @@ void peers_session_gone(struct proxy *proxy, uint16_t number);
 /* Whether the sidecar of any other stage that messages go to is connected. */
 bool peers_linked(const struct proxy *proxy);
 
+/* The address that a destination of the own ring leads to, by a route or because another stage made it
+ * known; "?" when neither says. */
+const char *peers_path(const struct proxy *proxy, unsigned destination);
+
 /* Rows of the status, allocated for protobuf_c_message_free_unpacked. 0 or -ENOMEM. */
 int peers_status(struct proxy *proxy, Ringside__V1__PeerStatus ***peers, size_t *count);
 

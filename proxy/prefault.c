@@ -21,7 +21,9 @@
 enum { THREADS_MAX = 8, SMALL_PAGE = 4096 };
 /* One call on all of a large ring holds locks of the kernel for minutes and starves the neighbours.
  */
-static const uint64_t chunk_max_bytes = UINT64_C(256) << 20;
+/* A thread in the kernel pays its share of a processor only when it comes back: large chunks would let the event loop,
+ * which has the same quota, wait for seconds. */
+static const uint64_t chunk_max_bytes = UINT64_C(4) << 20;
 
 struct prefault {
     uint8_t *base;        /* of the mapping */

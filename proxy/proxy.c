@@ -36,10 +36,11 @@ void proxy_dispatch(struct conn_call *call)
 {
     if (strcmp(call->service, "ringside.v1.Control") == 0 && !conn_is_outgoing(call->conn))
         control_dispatch(call);
-    else if (strcmp(call->service, "ringside.peer.v1.Peer") == 0)
+    else if (strcmp(call->service, "ringside.peer.v1.Peer") == 0 && !call->streaming)
         peers_dispatch(call);
     else
-        conn_reply_error(call, -RINGSIDE_E_UNIMPLEMENTED, "no service %.128s here", call->service);
+        conn_reply_error(call, -RINGSIDE_E_UNIMPLEMENTED, "no service %.128s here%s", call->service,
+                         call->streaming ? " that streams" : "");
 }
 
 /* ---- the end ---- */

@@ -22,6 +22,8 @@
 
 struct slot_view {
     Ringside__V1__Slot slot;
+    struct rs_ring *ring;         /* that it is of */
+    char (*names)[RS_NAME_BYTES]; /* HOLDERS_MAX, for clients of another stage's ring; else NULL */
     Ringside__V1__Tensor tensors[RS_MAX_TENSORS], *tensor_pointers[RS_MAX_TENSORS];
     Ringside__V1__Holder holders[HOLDERS_MAX], *holder_pointers[HOLDERS_MAX];
     char stages[RS_MAX_DELIVERIES][RS_NAME_BYTES];
@@ -45,22 +47,13 @@ static Ringside__V1__Holder *add_holder(struct slot_view *view, const char *stat
     return holder;
 }
 
-static void name_holder(struct proxy *proxy, Ringside__V1__Holder *holder, unsigned number)
+/* A name of the tables, fit for a string of protobuf. */
+static void load_name(rs_word *from, char name[RS_NAME_BYTES])
 {
-    holder->client_number = number;
-    holder->client = (char *)clients_name(proxy, (uint16_t)number);
-}
+    uint64_t words[RS_NAME_BYTES / 8];
 
-/* The name of a destination's stage, fit for a string of protobuf. */
-static void load_stage(struct proxy *proxy, unsigned destination, char name[RS_NAME_BYTES])
-{
-    uint64_t words[RS_NAME_BYTES / 8] = {0};
-
-    strcpy(name, destination == RS_REPLY_DESTINATION ? "reply" : "");
-    if (destination >= proxy->ring.layout.destination_count)
-        return;
     for (unsigned i = 0; i < RS_NAME_BYTES / 8; i++)
-        words[i] = rs_load_relaxed(&proxy->ring.destinations[destination].name[i]);
+        words[i] = rs_load_relaxed(&from[i]);
     memcpy(name, words, RS_NAME_BYTES);
     name[RS_NAME_BYTES - 1] = '\0';
     for (size_t i = 0, bytes = strlen(name); i < bytes;) {
@@ -71,11 +64,48 @@ static void load_stage(struct proxy *proxy, unsigned destination, char name[RS_N
     }
 }
 
-static void add_deliveries(struct proxy *proxy, struct slot_view *view, uint32_t slot,
-                           uint64_t state, uint64_t age_ns)
+static void name_holder(struct proxy *proxy, struct slot_view *view, Ringside__V1__Holder *holder,
+                        unsigned number)
 {
+    holder->client_number = number;
+    if (view->names == NULL) {
+        holder->client = (char *)clients_name(proxy, (uint16_t)number);
+    } else if (number < view->ring->layout.client_count) {
+        char *name = view->names[holder - view->holders];
+
+        load_name(view->ring->clients[number].name, name);
+        holder->client = number == 0 ? (char *)"sidecar" : name;
+    }
+}
+
+/* How long ago the sidecar first saw `word`; it watches its own ring only. */
+static uint64_t age_of(struct proxy *proxy, const struct slot_view *view, unsigned what,
+                       uint64_t word)
+{
+    return view->names == NULL ? watch_age_ns(proxy, view->slot.slot, what, word) : 0;
+}
+
+/* The client whose reader number it is, or -1. */
+static int client_by_reader(struct proxy *proxy, const struct slot_view *view, unsigned reader)
+{
+    const struct rs_ring *ring = view->ring;
+
+    if (view->names == NULL)
+        return clients_by_reader(proxy, reader);
+    for (uint32_t i = 1; i < ring->layout.client_count; i++) {
+        uint64_t state = rs_load_acquire(&ring->clients[i].state);
+        if (rs_client_phase(state) == RS_CLIENT_ALIVE && rs_client_reader(state) == reader)
+            return (int)i;
+    }
+    return reader == 0 || reader == CLIENTS_SHARED_READER ? 0 : -1;
+}
+
+static void add_deliveries(struct proxy *proxy, struct slot_view *view, uint64_t state)
+{
+    struct rs_ring *ring = view->ring;
+
     for (unsigned i = 0; i < RS_MAX_DELIVERIES; i++) {
-        uint64_t word = rs_load_acquire(&proxy->ring.slots[slot].delivery[i]);
+        uint64_t word = rs_load_acquire(&ring->slots[view->slot.slot].delivery[i]);
         unsigned phase = rs_delivery_phase(word);
 
         if (rs_delivery_generation(word) != rs_state_generation(state) ||
@@ -83,22 +113,25 @@ static void add_deliveries(struct proxy *proxy, struct slot_view *view, uint32_t
             continue;
         Ringside__V1__Holder *holder =
             add_holder(view, phase == RS_HELD ? "held" : "queued",
-                       phase == RS_HELD ? watch_age_ns(proxy, slot, i, word) : age_ns);
+                       phase == RS_HELD ? age_of(proxy, view, i, word) : view->slot.age_ns);
         if (phase == RS_HELD) {
-            name_holder(proxy, holder, rs_delivery_holder(word));
+            name_holder(proxy, view, holder, rs_delivery_holder(word));
             view->held = true;
         }
-        load_stage(proxy, rs_delivery_destination(word), view->stages[i]);
+        unsigned destination = rs_delivery_destination(word);
+        strcpy(view->stages[i], destination == RS_REPLY_DESTINATION ? "reply" : "");
+        if (destination < ring->layout.destination_count)
+            load_name(ring->destinations[destination].name, view->stages[i]);
         holder->destination = view->stages[i];
         holder->attempts = rs_delivery_attempts(word);
         holder->delivery = (int32_t)i;
     }
 }
 
-static void add_readers(struct proxy *proxy, struct slot_view *view, uint32_t slot)
+static void add_readers(struct proxy *proxy, struct slot_view *view)
 {
-    uint64_t readers = rs_load_acquire(&proxy->ring.slots[slot].readers);
-    uint64_t age_ns = watch_age_ns(proxy, slot, WATCH_READING, watch_reading_word(readers));
+    uint64_t readers = rs_load_acquire(&view->ring->slots[view->slot.slot].readers);
+    uint64_t age_ns = age_of(proxy, view, WATCH_READING, watch_reading_word(readers));
 
     view->slot.readers_left = rs_readers_left(readers);
     if (readers & RS_READERS_KEPT)
@@ -106,17 +139,17 @@ static void add_readers(struct proxy *proxy, struct slot_view *view, uint32_t sl
     else if (rs_readers_left(readers) > 0)
         add_holder(view, "shared", view->slot.age_ns);
     for (uint64_t bits = readers & RS_READERS_BITS; bits != 0; bits &= bits - 1) {
-        int number = clients_by_reader(proxy, (unsigned)__builtin_ctzll(bits));
+        int number = client_by_reader(proxy, view, (unsigned)__builtin_ctzll(bits));
         if (number < 0)
             continue;
-        name_holder(proxy, add_holder(view, "reading", age_ns), (unsigned)number);
+        name_holder(proxy, view, add_holder(view, "reading", age_ns), (unsigned)number);
         view->held = true;
     }
 }
 
-static void add_message(struct proxy *proxy, struct slot_view *view, uint32_t slot, uint64_t state)
+static void add_message(struct slot_view *view, uint32_t slot, uint64_t state)
 {
-    struct rs_ring *ring = &proxy->ring;
+    struct rs_ring *ring = view->ring;
     uint64_t now = uv_hrtime();
 
     int rc = rs_message_load(&view->header, &ring->slots[slot], control_body(ring, slot),
@@ -132,14 +165,17 @@ static void add_message(struct proxy *proxy, struct slot_view *view, uint32_t sl
         view->slot.age_ns = now - view->header.publish_ns;
 }
 
-static void view_slot(struct proxy *proxy, struct slot_view *view, uint32_t slot, uint64_t state)
+/* `names` as in the view: NULL for the own ring. */
+static void view_slot(struct proxy *proxy, struct slot_view *view, struct rs_ring *ring,
+                      char (*names)[RS_NAME_BYTES], uint32_t slot, uint64_t state)
 {
-    struct rs_ring *ring = &proxy->ring;
     uint16_t sidecar_id = (uint16_t)ring->layout.sidecar_id;
     unsigned phase = rs_state_phase(state);
 
     memset(view, 0, offsetof(struct slot_view, tensors));
     view->held = false;
+    view->ring = ring;
+    view->names = names;
     ringside__v1__slot__init(&view->slot);
     rs_ticket_format(view->text, sidecar_id, slot, rs_state_generation(state),
                      (uint32_t)ring->layout.incarnation[0]);
@@ -150,14 +186,15 @@ static void view_slot(struct proxy *proxy, struct slot_view *view, uint32_t slot
     view->slot.slot_bytes = rs_ring_slot_bytes(ring, slot);
     view->slot.holders = view->holder_pointers;
     if (phase == RS_LOANED) {
-        view->slot.age_ns = watch_age_ns(proxy, slot, WATCH_LOAN, state);
-        name_holder(proxy, add_holder(view, "loaned", view->slot.age_ns), rs_state_owner(state));
+        view->slot.age_ns = age_of(proxy, view, WATCH_LOAN, state);
+        name_holder(proxy, view, add_holder(view, "loaned", view->slot.age_ns),
+                    rs_state_owner(state));
         view->held = true;
     } else if (phase == RS_SEALED) {
-        add_message(proxy, view, slot, state);
-        add_deliveries(proxy, view, slot, state, view->slot.age_ns);
+        add_message(view, slot, state);
+        add_deliveries(proxy, view, state);
         if (rs_state_flags(state) & RS_FLAG_TICKET)
-            add_readers(proxy, view, slot);
+            add_readers(proxy, view);
     }
 }
 
@@ -186,7 +223,7 @@ void report_list(struct proxy *proxy, struct conn_call *call)
 
         if (rs_state_phase(state) == RS_FREE)
             continue;
-        view_slot(proxy, view, slot, state);
+        view_slot(proxy, view, &proxy->ring, NULL, slot, state);
         if (held_only && !view->held)
             continue;
         slots[response.n_slots++] = &view->slot;
@@ -197,12 +234,35 @@ void report_list(struct proxy *proxy, struct conn_call *call)
     free(views);
 }
 
+/* Of a sealed or loaned slot in the ticket's generation. 0 or a negative error. */
+static int find_slot(struct proxy *proxy, const struct rs_ticket *ticket, struct rs_ring **ring,
+                     unsigned *ring_number, uint64_t *state)
+{
+    uint32_t mask = ticket->has_text ? UINT32_MAX : RS_TICKET_GENERATION_MASK;
+
+    int rc = control_ticket_ring(proxy, ticket, ring, ring_number);
+    if (rc < 0)
+        return rc;
+    *state = rs_load_seq_cst(&(*ring)->slots[ticket->slot].state);
+    return rs_state_phase(*state) == RS_FREE ||
+                   ((rs_state_generation(*state) ^ ticket->generation) & mask) != 0
+               ? -RINGSIDE_E_STALE_TICKET
+               : 0;
+}
+
 void report_describe(struct proxy *proxy, struct conn_call *call)
 {
     Ringside__V1__DescribeRequest *request = (Ringside__V1__DescribeRequest *)conn_decode(
         call, &ringside__v1__describe_request__descriptor);
     Ringside__V1__DescribeResponse response = RINGSIDE__V1__DESCRIBE_RESPONSE__INIT;
+    struct {
+        struct slot_view view;
+        char names[HOLDERS_MAX][RS_NAME_BYTES];
+    } *described = NULL;
     struct rs_ticket ticket = {0};
+    struct rs_ring *ring = NULL;
+    unsigned ring_number = 0;
+    uint64_t state = 0;
 
     if (request == NULL)
         return;
@@ -211,22 +271,18 @@ void report_describe(struct proxy *proxy, struct conn_call *call)
         request->by_case == RINGSIDE__V1__DESCRIBE_REQUEST__BY_TEXT ? request->text : NULL);
     conn_free_message(&request->base);
     if (rc == 0)
-        rc = rs_ring_ticket_slot(&proxy->ring, &ticket);
-    uint64_t state = rc < 0 ? 0 : rs_load_seq_cst(&proxy->ring.slots[ticket.slot].state);
-    uint32_t mask = ticket.has_text ? UINT32_MAX : RS_TICKET_GENERATION_MASK;
-    if (rc >= 0 && (rs_state_phase(state) == RS_FREE ||
-                    ((rs_state_generation(state) ^ ticket.generation) & mask) != 0))
-        rc = -RINGSIDE_E_STALE_TICKET;
-    struct slot_view *view = rc < 0 ? NULL : malloc(sizeof *view);
-    if (view == NULL) {
-        rc = rc < 0 ? rc : -ENOMEM;
-        conn_reply_error(call, rc, "%s", rs_strerror(rc));
+        rc = find_slot(proxy, &ticket, &ring, &ring_number, &state);
+    if (rc == 0 && (described = malloc(sizeof *described)) == NULL)
+        rc = -ENOMEM;
+    if (rc < 0) {
+        control_refuse_ticket(call, rc, &ticket);
         return;
     }
-    view_slot(proxy, view, ticket.slot, state);
-    response.slot = &view->slot;
+    view_slot(proxy, &described->view, ring, ring_number == 0 ? NULL : described->names,
+              ticket.slot, state);
+    response.slot = &described->view.slot;
     conn_reply(call, &response.base, NULL, 0);
-    free(view);
+    free(described);
 }
 
 /* ---- status ---- */

@@ -12,7 +12,9 @@
 #include "proto/tensor.h"
 #include "proxy/conn.h"
 
-#define SESSION_REMEMBERED 64 /* request ids whose lease is given again */
+#define SESSION_CALLS      64u /* request ids of Loan and Receive whose lease is given again */
+#define SESSION_STREAMED   64u /* leases that streams gave and that an equal stream gives again */
+#define SESSION_REMEMBERED (SESSION_CALLS + SESSION_STREAMED)
 
 struct proxy;
 
@@ -27,10 +29,13 @@ struct session_lease {
 
 /* A reading through the sidecar: one bit of the readers word, however many calls share it. */
 struct session_reading {
+    struct rs_ring *ring;
     uint32_t slot;
     uint32_t generation;
-    uint32_t count; /* calls of this session that have not ended */
-    bool counted;   /* one that has ended succeeded */
+    uint32_t count;      /* calls of this session that have not ended */
+    uint8_t ring_number; /* in the stage's inbox; 0: the own ring */
+    uint8_t reader;      /* whose bit it is */
+    bool counted;        /* one that has ended succeeded */
 };
 
 struct session_request {
@@ -51,8 +56,8 @@ struct session {
     const char *body_paths[RS_MAX_RINGS]; /* of admitted peer rings; peers.c's */
     struct session_reading *readings;
     uint32_t reading_count, reading_capacity;
-    struct session_request requests[SESSION_REMEMBERED];
-    uint32_t next_request;
+    struct session_request requests[SESSION_REMEMBERED]; /* calls' first, then streams' */
+    uint32_t next_request, next_streamed;                /* positions, never reduced */
 };
 
 /* ---- sessions by number ---- */
@@ -82,6 +87,11 @@ void session_fill_ring(struct proxy *proxy, Ringside__V1__Ring *ring, uint8_t in
  * _FOREIGN_TICKET. */
 int session_lease_of(struct session *session, const Ringside__V1__Lease *wire,
                      struct session_lease *lease);
+static inline struct session_lease session_lease_from(const struct rs_lease *held)
+{
+    return (struct session_lease){held->ring, held->slot, held->generation, held->delivery,
+                                  held->ring_number};
+}
 /* The loan or the delivery as the ring has it now. 0 or -RINGSIDE_E_STATE when it is not this
  * session's. */
 int session_loan(struct session *session, const struct session_lease *lease, struct rs_loan *loan);
@@ -91,16 +101,30 @@ int session_delivery(struct session *session, const struct session_lease *lease,
 void session_remember(struct session *session, uint64_t id, const struct session_lease *lease);
 const struct session_lease *session_recall(const struct session *session, uint64_t id);
 void session_forget(struct session *session, const struct session_lease *lease);
+/* The same for streams, which give many leases. The one at a position below next_streamed, or NULL
+ * when it is another stream's, was overwritten or given back. */
+void session_remember_streamed(struct session *session, uint64_t id,
+                               const struct session_lease *lease);
+const struct session_lease *session_streamed(const struct session *session, uint64_t id,
+                                             uint32_t position);
+void session_forget_streamed(struct session *session, const struct session_lease *lease);
+/* A peer's ring may have been unmapped since, and another one have come in its place. */
+bool session_has_ring(const struct session *session, const struct session_lease *lease);
 
 /* ---- readings ---- */
 
-/* Begins one more reading by ticket. 0 and *generation, or what rs_ring_read_begin says. */
-int session_read_begin(struct session *session, const struct rs_ticket *ticket,
-                       uint32_t *generation);
-/* Takes over one that an earlier sidecar began for this session, as the readers word says. */
+/* Begins one more reading by ticket in the own ring or in one that the session has a place in. 0
+ * and *generation, -RINGSIDE_E_LIMIT when the place has no reader number, or what
+ * rs_ring_read_begin says. */
+int session_read_begin(struct session *session, struct rs_ring *ring, unsigned ring_number,
+                       const struct rs_ticket *ticket, uint32_t *generation);
+/* Takes over one that an earlier sidecar began for this session, as the own ring's readers word
+ * says. */
 void session_read_adopt(struct session *session, uint32_t slot, uint32_t generation);
 /* Ends one. -RINGSIDE_E_STATE when there is none of that slot and generation. `counted`: the
  * reading succeeded. */
-int session_read_end(struct session *session, uint32_t slot, uint32_t generation, bool counted);
+int session_read_end(struct session *session, const struct session_lease *lease, bool counted);
+/* Those of a ring that was unmapped: another one has its number now. */
+void session_drop_readings(struct session *session, unsigned ring_number);
 
 #endif

@@ -16,7 +16,6 @@
 struct waits {
     struct proxy *proxy;
     struct wait *first, **end; /* oldest first */
-    unsigned for_inbox, for_room;
     int edge_fd;     /* epoll with the inbox's eventfd, edge-triggered: nobody reads that, for it is
                         shared */
     uv_poll_t inbox; /* of edge_fd */
@@ -34,7 +33,15 @@ static void forget(struct waits *waits, struct wait *wait)
     *link = wait->next;
     if (waits->end == &wait->next)
         waits->end = link;
-    *(wait->for_inbox ? &waits->for_inbox : &waits->for_room) -= 1;
+}
+
+static bool anybody(const struct waits *waits, bool for_inbox)
+{
+    const struct wait *wait = waits->first;
+
+    while (wait != NULL && (wait->idle || wait->for_inbox != for_inbox))
+        wait = wait->next;
+    return wait != NULL;
 }
 
 static void discard(struct wait *wait)
@@ -52,7 +59,7 @@ static void try_all(struct waits *waits, bool for_inbox)
 
     for (wait = waits->first; wait != NULL; wait = next) {
         next = wait->next;
-        if (wait->for_inbox == for_inbox && wait->again(wait) != 0) {
+        if (!wait->idle && wait->for_inbox == for_inbox && wait->again(wait) != 0) {
             forget(waits, wait);
             discard(wait);
         }
@@ -65,13 +72,14 @@ static void on_inbox_event(uv_poll_t *poll, int status, int events);
 /* Wakes up only while somebody waits. */
 static void update(struct waits *waits)
 {
-    uint64_t interval = waits->for_room > 0 ? ROOM_LOOK_MS : INBOX_LOOK_MS;
+    bool for_inbox = anybody(waits, true), for_room = anybody(waits, false);
+    uint64_t interval = for_room ? ROOM_LOOK_MS : INBOX_LOOK_MS;
     uv_timer_t *timer = &waits->timer;
 
     if (waits->closed)
         return;
-    if (waits->polling != (waits->for_inbox > 0)) {
-        waits->polling = waits->for_inbox > 0;
+    if (waits->polling != for_inbox) {
+        waits->polling = for_inbox;
         if (waits->polling)
             uv_poll_start(&waits->inbox, UV_READABLE, on_inbox_event);
         else
@@ -79,7 +87,7 @@ static void update(struct waits *waits)
     }
     if (waits->soon)
         return;
-    if (waits->first == NULL)
+    if (!for_inbox && !for_room)
         uv_timer_stop(timer);
     else if (!uv_is_active((uv_handle_t *)timer) || uv_timer_get_repeat(timer) != interval)
         uv_timer_start(timer, on_timer, interval, interval);
@@ -87,7 +95,7 @@ static void update(struct waits *waits)
 
 static void look_at_inbox(struct waits *waits)
 {
-    if (waits->for_inbox == 0)
+    if (!anybody(waits, true))
         return;
     rs_wait_arm(&waits->proxy->inbox.shared->not_empty, RS_WAIT_EVENT);
     try_all(waits, true);
@@ -151,12 +159,44 @@ void control_wait(struct session *session, struct conn_call *call, ProtobufCMess
     call->data = wait;
     *waits->end = wait;
     waits->end = &wait->next;
-    *(for_inbox ? &waits->for_inbox : &waits->for_room) += 1;
     update(waits);
     if (for_inbox) {
         look_at_inbox(waits);
         update(waits);
     }
+}
+
+void control_wait_again(struct wait *wait)
+{
+    struct waits *waits = control_waits(wait->session->proxy);
+
+    wait->idle = false;
+    if (wait->again(wait) != 0) {
+        forget(waits, wait);
+        discard(wait);
+    }
+    /* An event may have been consumed while nobody waited. */
+    look_at_inbox(waits);
+    update(waits);
+}
+
+struct wait *control_find_stream(struct session *session, uint64_t id)
+{
+    struct wait *wait = control_waits(session->proxy)->first;
+
+    while (wait != NULL && (wait->session != session || wait->stream.id != id))
+        wait = wait->next;
+    return wait;
+}
+
+void control_end_stream(struct wait *wait)
+{
+    struct waits *waits = control_waits(wait->session->proxy);
+
+    conn_stream_end(wait->call);
+    forget(waits, wait);
+    discard(wait);
+    update(waits);
 }
 
 /* Later, because the caller may stand in the middle of a try. */

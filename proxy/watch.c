@@ -10,6 +10,7 @@
 #include <uv.h>
 
 #include "proxy/mend.h"
+#include "proxy/peers.h"
 #include "proxy/proxy.h"
 #include "proxy/tables.h"
 
@@ -145,13 +146,10 @@ static void report_stall(struct proxy *proxy, const struct seen *seen, int64_t a
         }
     } else {
         uint16_t holder = (uint16_t)rs_delivery_holder(seen->word);
-        unsigned destination = rs_delivery_destination(seen->word);
         log_warn(&proxy->log, "stall", 0,
                  "slot %u (ticket %016llx) is held by client %u (%s) for %llu ms, route to %s",
                  seen->slot, (unsigned long long)ticket, holder, clients_name(proxy, holder), ms,
-                 destination < RS_MAX_DESTINATIONS      ? proxy->routes.paths[destination]
-                 : destination == RS_REPLY_DESTINATION ? "its caller"
-                                                       : "?");
+                 peers_path(proxy, rs_delivery_destination(seen->word)));
     }
 }
 

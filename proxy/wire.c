@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Messages of the ring in their wire form, and answers that hand out leases. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -81,9 +82,12 @@ int wire_message_fill(struct wire_message *wire, struct proxy *proxy,
     return 0;
 }
 
-int control_ticket(struct rs_ticket *ticket, uint64_t number, const char *text)
+bool wire_message_is_over(const struct rs_slot *slot)
 {
-    return text != NULL ? rs_ticket_parse(ticket, text) : rs_ticket_unpack(ticket, number);
+    uint64_t publish_ns, ttl_ns, now = uv_hrtime();
+
+    rs_message_times(slot, &publish_ns, &ttl_ns);
+    return ttl_ns != 0 && now > publish_ns && now - publish_ns > ttl_ns;
 }
 
 /* ---- leases handed out ---- */
@@ -95,16 +99,6 @@ struct gift {
     struct session_lease lease;
 };
 
-/* A peer's ring may have been unmapped since, and another one have come in its place. */
-static bool ring_is_there(const struct session *session, const struct session_lease *lease)
-{
-    if (lease->ring_number == 0)
-        return true;
-    return session->inbox != NULL &&
-           rs_load_relaxed(&session->inbox->rings[lease->ring_number]) == lease->ring &&
-           lease->slot < lease->ring->layout.slot_count;
-}
-
 static void take_back(struct gift *gift)
 {
     struct session *session = session_find(gift->proxy, gift->number);
@@ -114,10 +108,10 @@ static void take_back(struct gift *gift)
     if (session == NULL)
         return;
     session_forget(session, &gift->lease);
-    if (!ring_is_there(session, &gift->lease)) {
+    if (!session_has_ring(session, &gift->lease)) {
         /* Nothing of it is held any more. */
     } else if (gift->is_reading) {
-        session_read_end(session, gift->lease.slot, gift->lease.generation, false);
+        session_read_end(session, &gift->lease, false);
     } else if (session_loan(session, &gift->lease, &loan) == 0) {
         rs_ring_abandon(gift->lease.ring, session->number, &loan);
     } else if (session_delivery(session, &gift->lease, &held) == 0) {
@@ -140,21 +134,47 @@ static void on_done(void *data, bool delivered)
     free(gift);
 }
 
-void control_reply_lease(struct session *session, struct conn_call *call,
-                         const ProtobufCMessage *response, const struct session_lease *lease,
-                         uint64_t request_id, bool is_reading)
+/* From here on the session holds it. NULL: no memory, and it has been taken back. */
+static struct gift *make_gift(struct session *session, const struct session_lease *lease,
+                              bool is_reading)
 {
     struct gift now = {session->proxy, session->number, is_reading, *lease};
     struct gift *gift = malloc(sizeof *gift);
 
     session->held++;
-    session_remember(session, request_id, lease);
-    if (gift == NULL) {
+    if (gift == NULL)
         take_back(&now);
+    else
+        *gift = now;
+    return gift;
+}
+
+void control_reply_lease(struct session *session, struct conn_call *call,
+                         const ProtobufCMessage *response, const struct session_lease *lease,
+                         uint64_t request_id, bool is_reading)
+{
+    struct gift *gift = make_gift(session, lease, is_reading);
+
+    if (gift == NULL) {
         conn_reply_error(call, -RINGSIDE_E_LIMIT, "out of memory");
         return;
     }
-    *gift = now;
+    session_remember(session, request_id, lease);
     if (conn_reply_tracked(call, response, NULL, 0, on_done, gift) < 0)
         on_done(gift, false);
+}
+
+int control_stream_lease(struct session *session, struct conn_call *call,
+                         const ProtobufCMessage *response, const struct session_lease *lease,
+                         uint64_t request_id)
+{
+    struct gift *gift = make_gift(session, lease, false);
+
+    if (gift == NULL)
+        return -ENOMEM;
+    session_remember_streamed(session, request_id, lease);
+    int rc = conn_stream_send(call, response, on_done, gift);
+    if (rc < 0)
+        on_done(gift, false);
+    return rc;
 }

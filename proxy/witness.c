@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who tells that a client's process is gone: its pidfd, the lock of its byte, or its pid. */
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -74,15 +75,20 @@ int witness_call(struct proxy *proxy, uint16_t number, int pidfd)
 bool witness_process_is_there(const struct client *client)
 {
     /* Of a process in a namespace that hides it nothing can be said: it counts as alive. */
-    return client->pid == 0 || client->start_time == 0 ||
-           client_start_time(client->pid) == client->start_time;
+    if (client->pid == 0)
+        return true;
+    if (client->start_time == 0)
+        return kill((pid_t)client->pid, 0) == 0 || errno != ESRCH;
+    return client_start_time(client->pid) == client->start_time;
 }
 
 bool witness_is_gone(const struct proxy *proxy, uint16_t number)
 {
     const struct client *client = &proxy->clients->entries[number];
 
-    if (client->wants_lock)
-        return !ring_files_byte_locked(&proxy->files, number);
+    if (client->wants_lock && ring_files_byte_locked(&proxy->files, number))
+        return false;
+    if (client->wants_lock && !client->moved)
+        return true;
     return client->witness == NULL && !witness_process_is_there(client);
 }

@@ -49,3 +49,8 @@ def test_only_one_header_names_memory_orders():
 def test_shared_words_are_not_assigned():
     """`record->state = x` compiles, as the slowest store there is; what was meant must be said."""
     assert findings(r"\b(?:record|shared)->\w+(?:\[[^]]*\])?\s*(?:[-+|&^]?=(?!=)|\+\+|--)") == {}
+
+
+def test_nothing_is_timed_by_a_clock_that_can_be_set():
+    """Whoever sets the machine's clock by an hour ends no wait, no lease and no message. A log's stamps are for people."""
+    assert findings(r"\b(?:CLOCK_REALTIME\w*|gettimeofday|time\(NULL\)|\w+_timedlock|\w+_timedwait)\b", but=["log.c"]) == {}

@@ -67,10 +67,10 @@ static void before_fork(void)
     struct timespec deadline;
 
     pthread_mutex_lock(&connections_lock);
-    clock_gettime(CLOCK_REALTIME, &deadline);
+    clock_gettime(CLOCK_MONOTONIC, &deadline);
     deadline.tv_sec += FORK_PATIENCE_S;
     for (struct ringside *each = connections; each != NULL; each = each->next)
-        each->held_still = pthread_mutex_timedlock(&each->lock, &deadline) == 0;
+        each->held_still = pthread_mutex_clocklock(&each->lock, CLOCK_MONOTONIC, &deadline) == 0;
 }
 
 static void let_go(void)

@@ -232,7 +232,7 @@ static int take_options(struct ringside *connection, const struct ringside_optio
     memcpy(message->trace_id, options->trace_id, sizeof message->trace_id);
     message->metadata_kind = (uint8_t)options->metadata_kind;
     message->metadata_bytes = options->metadata_bytes;
-    if (options->metadata_kind > RINGSIDE_JSON)
+    if (options->metadata_kind > RINGSIDE_TREE)
         return fail(connection, -RINGSIDE_E_INVALID, "metadata kind %u is unknown",
                     options->metadata_kind);
     if (options->metadata_bytes == 0)

@@ -84,7 +84,7 @@ enum ringside_dtype {
     RINGSIDE_BYTES
 };
 
-enum ringside_metadata_kind { RINGSIDE_OPAQUE = 0, RINGSIDE_JSON = 1 };
+enum ringside_metadata_kind { RINGSIDE_OPAQUE = 0, RINGSIDE_JSON = 1, RINGSIDE_TREE = 2 };
 
 /* A dense, row-major tensor. dtype, rank and shape are given to ringside_loan; the library fills data and bytes. */
 struct ringside_tensor {
@@ -189,6 +189,13 @@ int ringside_receive_batch(struct ringside *connection, struct ringside_message 
 /* Begins reading by ticket; ends with ringside_release. Distinct errors for stale, foreign, malformed and expired. */
 int ringside_read(struct ringside *connection, uint64_t ticket, struct ringside_message *message);
 int ringside_read_text(struct ringside *connection, const char *text, struct ringside_message *message);
+/* Adds `count` reads to the ticket by which this message is read, for those it is passed on to; nothing to do for one that
+ * is kept. Each takes its read with ringside_read_added_text. -RINGSIDE_ESTALE_TICKET when the ticket was freed meanwhile,
+ * -RINGSIDE_ELIMIT over 255 reads, -RINGSIDE_EUNIMPLEMENTED when this process reads through its sidecar. */
+int ringside_add_readers(struct ringside *connection, struct ringside_message *message, unsigned count);
+/* As ringside_read_text, for a read that was added: where this connection reads the message already, the two are one
+ * reading, and the added read is given back. */
+int ringside_read_added_text(struct ringside *connection, const char *text, struct ringside_message *message);
 
 /* Acknowledges a received message, or ends a reading. The tensors may no longer be touched. -RINGSIDE_ECORRUPT: released,
  * but the ring's file was cut meanwhile and the tensors may have read as zeroes. */
@@ -296,6 +303,13 @@ int ringside_free_text(struct ringside *connection, const char *text);
 int ringside_ticket_text(struct ringside *connection, uint64_t ticket, char text[RINGSIDE_TICKET_TEXT_BYTES]);
 /* The bare ticket of a text form. */
 int ringside_ticket_parse(const char *text, uint64_t *ticket);
+
+/* What this client did since it attached. Counts of threads that race may be a little low. */
+struct ringside_counters {
+    uint64_t sent, received, released, forwarded, forward_copies, nacked, shared, reads, expired, dropped;
+    uint64_t dead_lettered, requeued, sent_bytes, overflows;
+};
+int ringside_counters(struct ringside *connection, struct ringside_counters *counters);
 
 /* Bytes per item, 0 when unknown; canonical name, NULL when unknown; code for a canonical, NumPy, torch, safetensors
  * or Triton name, or -RINGSIDE_EDTYPE. */

@@ -96,7 +96,9 @@ static int join_reading(struct peer *peer, const struct rs_ticket *ticket)
     return 0;
 }
 
-static int begin(struct peer *peer, const struct rs_ticket *ticket, uint32_t *generation)
+/* `added`: for a read that ringside_add_readers made. */
+static int begin(struct peer *peer, const struct rs_ticket *ticket, bool added,
+                 uint32_t *generation)
 {
     struct reading *reading = &peer->readings[ticket->slot];
     int rc;
@@ -104,6 +106,8 @@ static int begin(struct peer *peer, const struct rs_ticket *ticket, uint32_t *ge
     pthread_mutex_lock(lock_of(peer, ticket->slot));
     if (reading->count > 0) {
         rc = join_reading(peer, ticket);
+        if (rc == 0 && added)
+            (void)rs_ring_readers_add(&peer->ring, peer->ring.reader, ticket->slot, -1);
     } else {
         rc = rs_ring_read_begin(&peer->ring, peer->ring.reader, ticket, &reading->generation);
         if (rc == 0) {
@@ -224,7 +228,7 @@ static int load(struct ringside *connection, struct peer *peer, uint32_t slot, u
 }
 
 static int read_ticket(struct ringside *connection, const struct rs_ticket *ticket, uint64_t value,
-                       const char *text, struct ringside_message *message)
+                       const char *text, bool added, struct ringside_message *message)
 {
     struct rs_ring *own = &connection->own.ring;
     struct peer *peer = ring_of_ticket(connection, ticket);
@@ -240,7 +244,7 @@ static int read_ticket(struct ringside *connection, const struct rs_ticket *tick
     if (remote)
         rc = begin_remote(connection, peer, ticket, value, text, &generation, &lease);
     else
-        rc = begin(peer, ticket, &generation);
+        rc = begin(peer, ticket, added, &generation);
     if (rc < 0)
         return remote ? rc : fail_ticket(connection, rc);
     rc = load(connection, peer, ticket->slot, generation, message);
@@ -264,18 +268,59 @@ int ringside_read(struct ringside *connection, uint64_t value, struct ringside_m
     if (is_down(connection))
         return fail_down(connection);
     int rc = unpack(connection, value, &ticket);
-    return rc < 0 ? rc : read_ticket(connection, &ticket, value, NULL, message);
+    return rc < 0 ? rc : read_ticket(connection, &ticket, value, NULL, false, message);
 }
 
-int ringside_read_text(struct ringside *connection, const char *text,
-                       struct ringside_message *message)
+static int read_text(struct ringside *connection, const char *text, bool added,
+                     struct ringside_message *message)
 {
     struct rs_ticket ticket;
 
     if (is_down(connection))
         return fail_down(connection);
     int rc = parse(connection, text, &ticket);
-    return rc < 0 ? rc : read_ticket(connection, &ticket, 0, text, message);
+    return rc < 0 ? rc : read_ticket(connection, &ticket, 0, text, added, message);
+}
+
+int ringside_read_text(struct ringside *connection, const char *text,
+                       struct ringside_message *message)
+{
+    return read_text(connection, text, false, message);
+}
+
+int ringside_read_added_text(struct ringside *connection, const char *text,
+                             struct ringside_message *message)
+{
+    return read_text(connection, text, true, message);
+}
+
+int ringside_add_readers(struct ringside *connection, struct ringside_message *message,
+                         unsigned count)
+{
+    if (is_down(connection))
+        return fail_down(connection);
+    if (count > RS_READERS_LEFT_MAX)
+        return fail(connection, -RINGSIDE_E_INVALID, "%u readers to add: 0..%d", count, RS_READERS_LEFT_MAX);
+    if (message != NULL && message->private_[MESSAGE_TAG] == tag_of(connection, TAG_REMOTE))
+        return fail_with(
+            connection, -RINGSIDE_E_UNIMPLEMENTED,
+            "this process reads the message through its sidecar, for the ring has no reader "
+            "number left; share it for more readers and pass the ticket on instead");
+    if (message == NULL || message->private_[MESSAGE_TAG] != tag_of(connection, TAG_READ))
+        return fail_with(connection, -RINGSIDE_E_STATE,
+                         "not a message that this connection reads by ticket");
+    struct peer *peer = (struct peer *)(uintptr_t)message->private_[MESSAGE_PEER];
+    uint32_t slot = (uint32_t)(message->private_[MESSAGE_SLOT] >> 32);
+
+    pthread_mutex_lock(lock_of(peer, slot));
+    int rc = rs_ring_readers_add(&peer->ring, peer->ring.reader, slot, (int)count);
+    pthread_mutex_unlock(lock_of(peer, slot));
+    if (rc == -RINGSIDE_E_LIMIT)
+        return fail(connection, rc,
+                    "%u more readers: a message is read at most %d times in all; share "
+                    "it with kept and free it at the end",
+                    count, RS_READERS_LEFT_MAX);
+    return rc < 0 ? fail_ticket(connection, rc) : 0;
 }
 
 int reading_end(struct ringside *connection, struct ringside_message *message)

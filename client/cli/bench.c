@@ -14,6 +14,7 @@
 #include "client/cli/output.h"
 #include "client/cli/sample.h"
 #include "client/cli/to_json.h"
+#include "client/cli/worker.h"
 #include "control.pb-c.h"
 
 #define CONTROL_CALLS 500
@@ -41,21 +42,13 @@ struct results {
     char reason[REASON_BYTES]; /* why there is no hand_off; "" when there is */
 };
 
-/* What the library last said of `connection` (NULL: of connecting) becomes the message. */
-static int explain(const struct cli *cli, const struct ringside *connection, const char *what,
-                   int error)
-{
-    return cli_fail(cli, cli_status(error), "%s: %s: %s", what, ringside_error_name(error),
-                    ringside_explain(connection));
-}
-
 static int attach(const struct cli *cli, struct ringside **connection)
 {
     const struct ringside_connect_options how = {
         .socket = cli->socket, .name = "ringside bench", .timeout_ns = cli->timeout_ns};
     int rc = ringside_connect(connection, &how);
 
-    return rc < 0 ? explain(cli, NULL, "attach", rc) : CLI_OK;
+    return rc < 0 ? worker_explain(cli, NULL, "attach", rc) : CLI_OK;
 }
 
 /* CLI_OK: *status is the caller's. */
@@ -110,7 +103,7 @@ static int measure_loan(struct cli *cli, struct ringside *connection, struct sam
             if (rc == 0)
                 rc = ringside_abandon(connection, &slot);
             if (rc < 0)
-                return explain(cli, connection, "loan and abandon", rc);
+                return worker_explain(cli, connection, "loan and abandon", rc);
         }
         uint64_t now_ns = cli_now_ns();
         sample_add(sample, (now_ns - begin_ns) / CHUNK);
@@ -208,7 +201,7 @@ static int exchange_messages(struct cli *cli, struct exchange *exchange, struct 
         return cli_fail(cli, cli_status(exchange->error), "send: %s",
                         ringside_strerror(exchange->error));
     if (rc < 0 && results->reason[0] == '\0')
-        return explain(cli, consumer, "receive", rc);
+        return worker_explain(cli, consumer, "receive", rc);
     return CLI_OK;
 }
 

@@ -39,6 +39,7 @@ struct cli_option {
 struct cli {
     const char *socket;         /* --socket, else of the environment; NULL until cli_connect */
     int64_t timeout_ns;         /* of one call */
+    bool timeout_given;         /* on the command line */
     int64_t connect_timeout_ns; /* how long to try while nobody listens; 0: once */
     bool json;                  /* for programs */
     const char *command;        /* name, for messages */
@@ -59,7 +60,8 @@ struct cli_command {
 };
 
 extern const struct cli_command status_command, ls_command, describe_command, ping_command,
-    bench_command, drain_command;
+    bench_command, drain_command, send_command, recv_command, share_command, read_command,
+    free_command, tap_command, routes_command, top_command;
 
 /* "ringside COMMAND: text" on standard error. Returns `status`. */
 int cli_fail(const struct cli *cli, int status, const char *format, ...)
@@ -82,6 +84,15 @@ int cli_connect(struct cli *cli);
  */
 int cli_call(struct cli *cli, const char *method, const ProtobufCMessage *request,
              const ProtobufCMessageDescriptor *type, ProtobufCMessage **response);
+
+/* The same with room for *fd_count descriptors, which are the caller's on CLI_OK; *fd_count says
+ * how many came. */
+int cli_call_fds(struct cli *cli, const char *method, const ProtobufCMessage *request,
+                 const ProtobufCMessageDescriptor *type, ProtobufCMessage **response, int *fds,
+                 size_t *fd_count);
+
+/* Ends the connection of cli_connect before the command ends. */
+void cli_disconnect(struct cli *cli);
 
 /* Manual pages in the terminal: of the tool (`command` NULL) or of one command. */
 void help_print(const struct cli_command *command, const struct cli_command *const *commands,

@@ -94,15 +94,29 @@ int cli_connect(struct cli *cli)
     return CLI_OK;
 }
 
-int cli_call(struct cli *cli, const char *method, const ProtobufCMessage *request,
-             const ProtobufCMessageDescriptor *type, ProtobufCMessage **response)
+int cli_call_fds(struct cli *cli, const char *method, const ProtobufCMessage *request,
+                 const ProtobufCMessageDescriptor *type, ProtobufCMessage **response, int *fds,
+                 size_t *fd_count)
 {
     char text[TEXT_BYTES] = "";
-    int rc = rs_ttrpc_call(&cli->client, SERVICE, method, request, type, response, NULL, NULL,
+    int rc = rs_ttrpc_call(&cli->client, SERVICE, method, request, type, response, fds, fd_count,
                            cli->timeout_ns, text, sizeof text);
 
     if (rc == 0)
         return CLI_OK;
     return cli_fail(cli, cli_status(rc), "%s: %s", rs_error_name(rc),
                     text[0] != '\0' ? text : rs_strerror(rc));
+}
+
+int cli_call(struct cli *cli, const char *method, const ProtobufCMessage *request,
+             const ProtobufCMessageDescriptor *type, ProtobufCMessage **response)
+{
+    return cli_call_fds(cli, method, request, type, response, NULL, NULL);
+}
+
+void cli_disconnect(struct cli *cli)
+{
+    if (cli->connected)
+        rs_ttrpc_client_finish(&cli->client);
+    cli->connected = false;
 }

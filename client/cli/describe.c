@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `ringside describe`: what a ticket names. */
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "client/cli/cli.h"
 #include "client/cli/to_json.h"
 #include "client/cli/output.h"
 #include "client/cli/slots.h"
+#include "client/cli/worker.h"
 #include "control.pb-c.h"
-#include "proto/ticket.h"
 
 #define TITLE_COLUMNS 10
 #define TEXT_BYTES    512
@@ -29,45 +26,14 @@ static const struct table_column tensor_columns[] = {
     {"BYTES", true, false},
 };
 
-/* Decimal, or hexadecimal after 0x. */
-static bool read_number(const char *text, uint64_t *number)
+static void set_ticket(const struct worker_ticket *ticket, Ringside__V1__DescribeRequest *request)
 {
-    bool hexadecimal = text[0] == '0' && (text[1] == 'x' || text[1] == 'X');
-    const char *digits = text + (hexadecimal ? 2 : 0);
-    char *end;
-
-    if (digits[0] == '\0' ||
-        digits[strspn(digits, hexadecimal ? "0123456789abcdefABCDEF" : "0123456789")] != '\0')
-        return false;
-    errno = 0;
-    *number = strtoull(digits, &end, hexadecimal ? 16 : 10);
-    return errno == 0;
-}
-
-/* Checked here, so that a slip of the fingers is told from a ticket that is over. */
-static int read_ticket(const struct cli *cli, char *text, Ringside__V1__DescribeRequest *request)
-{
-    struct rs_ticket ticket;
-    uint64_t number;
-
-    if (read_number(text, &number)) {
-        if (rs_ticket_unpack(&ticket, number) < 0)
-            return cli_fail(cli, CLI_USAGE,
-                            "%s is not a ticket: its sidecar id, the upper 16 bits, "
-                            "is 0",
-                            text);
-        request->by_case = RINGSIDE__V1__DESCRIBE_REQUEST__BY_TICKET;
-        request->ticket = number;
-        return CLI_OK;
-    }
-    if (rs_ticket_parse(&ticket, text) < 0)
-        return cli_fail(cli, CLI_USAGE,
-                        "'%s' is not a ticket; it must be a whole number or a text as in "
-                        "rst1-000100002000000ab-5f3a9c11-772c, and the text ends with a checksum",
-                        text);
-    request->by_case = RINGSIDE__V1__DESCRIBE_REQUEST__BY_TEXT;
-    request->text = text;
-    return CLI_OK;
+    request->by_case = ticket->text != NULL ? RINGSIDE__V1__DESCRIBE_REQUEST__BY_TEXT
+                                            : RINGSIDE__V1__DESCRIBE_REQUEST__BY_TICKET;
+    if (ticket->text != NULL)
+        request->text = (char *)(uintptr_t)ticket->text;
+    else
+        request->ticket = ticket->number;
 }
 
 static void print_line(const char *title, const char *text)
@@ -152,12 +118,15 @@ static void print_tensors(const Ringside__V1__Slot *slot)
 static int run(struct cli *cli, int count, char **arguments)
 {
     Ringside__V1__DescribeRequest request = RINGSIDE__V1__DESCRIBE_REQUEST__INIT;
+    struct worker_ticket ticket;
     ProtobufCMessage *response;
 
     (void)count;
-    int status = read_ticket(cli, arguments[0], &request);
-    if (status == CLI_OK)
+    int status = worker_ticket(cli, arguments[0], &ticket);
+    if (status == CLI_OK) {
+        set_ticket(&ticket, &request);
         status = cli_connect(cli);
+    }
     if (status == CLI_OK)
         status = cli_call(cli, "Describe", &request.base,
                           &ringside__v1__describe_response__descriptor, &response);

@@ -54,19 +54,24 @@ static void print_exit_status(void)
 static void print_tool(const struct cli_command *const *commands)
 {
     puts("NAME\n"
-         "    ringside - look at and steer a running Ringside sidecar\n"
+         "    ringside - look at, steer and use a running Ringside sidecar\n"
          "\nSYNOPSIS\n"
          "    ringside [OPTION]... COMMAND [OPTION]... [ARGUMENT]...\n"
          "    ringside help [COMMAND]\n"
          "\nDESCRIPTION");
     paragraphs("Asks the sidecar behind a control socket and prints what it says: as text for "
-               "people, cut to the width of the terminal, or whole and as JSON for programs. "
-               "Except bench, no command takes a slot, a message or a client number, so all may "
-               "be used on a pipeline that is at work.\n\n"
+               "people, cut to the width of the terminal, or whole and as JSON for programs.\n\n"
+               "send, recv, share, read and free take part as a worker of the stage does; recv takes "
+               "messages from the stage's workers. bench holds a slot. All others take no slot and "
+               "no message and may be used on a pipeline that is at work; tap and routes have a "
+               "client number while they run.\n\n"
                "In text, control characters and what the locale cannot show are escaped as in C "
-               "(\"\\n\", \"\\x1b\"), and a backslash is doubled. In JSON, the fields are those of "
-               "the messages in control.proto: times in nanoseconds (_ns), sizes in bytes, "
-               "tickets as hexadecimal strings because a JSON number ends at 2^53.",
+               "(\"\\n\", \"\\x1b\"), and a backslash is doubled.\n\n"
+               "With --json a command prints one JSON document; send, recv, tap and top, which may "
+               "have several things to say, print one object a line as they happen. Fields are named "
+               "as in control.proto: times in nanoseconds (_ns), sizes in bytes, tickets and other "
+               "64-bit words as hexadecimal strings because a JSON number ends at 2^53. Errors are "
+               "text on standard error, and the exit status says of what kind, also with --json.",
                4);
     puts("\nCOMMANDS");
     for (; *commands != NULL; commands++)

@@ -26,15 +26,17 @@ static const struct cli_option common[] = {
      "How long to wait for an answer. Default: 5."},
     {"connect-timeout", 0, CLI_SECONDS, &cli.connect_timeout_ns, "SECONDS",
      "How long to keep trying while no sidecar listens at the socket. Default: 0, one try."},
-    {"json", 'j', CLI_FLAG, &cli.json, NULL, "Print JSON."},
+    {"json", 'j', CLI_FLAG, &cli.json, NULL,
+     "Print JSON: one document, or one object a line from send, recv, tap and top."},
     {"help", 'h', CLI_FLAG, &wants_help, NULL, "Print this and exit."},
     {"version", 'V', CLI_FLAG, &wants_version, NULL, "Print the version and exit."},
     {0},
 };
 
 static const struct cli_command *const commands[] = {
-    &status_command, &ls_command, &describe_command, &ping_command, &bench_command,
-    &drain_command,  NULL,
+    &status_command, &top_command,  &ls_command,    &describe_command, &send_command,
+    &recv_command,   &share_command, &read_command,  &free_command,     &tap_command,
+    &routes_command, &ping_command,  &bench_command, &drain_command,    NULL,
 };
 
 static int usage(const char *command)
@@ -95,8 +97,10 @@ static bool set(const struct cli_option *option, const char *value)
                  value, COUNT_MAX);
         return false;
     case CLI_SECONDS:
-        if (read_seconds(value, option->target))
+        if (read_seconds(value, option->target)) {
+            cli.timeout_given |= option->target == &cli.timeout_ns;
             return true;
+        }
         cli_fail(&cli, CLI_USAGE, "--%s is '%s'; it must be a number of seconds, 0 to %.0f",
                  option->name, value, SECONDS_MAX);
         return false;
@@ -163,8 +167,7 @@ static int run(const struct cli_command *command, int count, char **arguments)
     if (cli.timeout_ns == 0)
         return cli_fail(&cli, CLI_USAGE, "--timeout must be more than 0 seconds");
     int status = command->run(&cli, count, arguments);
-    if (cli.connected)
-        rs_ttrpc_client_finish(&cli.client);
+    cli_disconnect(&cli);
     return status;
 }
 

@@ -147,3 +147,11 @@ void json_print(json_t *value)
     putchar('\n');
     json_decref(value);
 }
+
+void json_print_line(json_t *value)
+{
+    json_dumpf(output_need(value), stdout, JSON_COMPACT | JSON_ENSURE_ASCII);
+    putchar('\n');
+    fflush(stdout);
+    json_decref(value);
+}

@@ -18,4 +18,7 @@ json_t *json_from_message(const ProtobufCMessage *message);
  * wrote. */
 void json_print(json_t *value);
 
+/* The same in one line, and out at once: for what comes as it happens. */
+void json_print_line(json_t *value);
+
 #endif

@@ -377,6 +377,8 @@ static int obey(const char *line)
         return begin_reading((unsigned)number);
     if (strcmp(verb, "unread") == 0)
         return ringside_release(connection, &reading);
+    if (strcmp(verb, "pass") == 0) /* one more read, for who gets the ticket from this reader */
+        return ringside_add_readers(connection, &reading, (unsigned)number);
     if (strcmp(verb, "misread") == 0)
         return misread((unsigned)number) == -RINGSIDE_ESTALE_TICKET ? 0 : -RINGSIDE_EINTERNAL;
     if (strcmp(verb, "free") == 0)

@@ -42,8 +42,10 @@ def plan(seed, seconds):
     while (at := at + dice.uniform(0.02, 0.25)) < seconds:
         roll, worker, stage = dice.random(), dice.randrange(len(WORKERS)), dice.randrange(len(STAGES))
         moment, away = round(at, 3), round(dice.choice((0, 0.05, 0.3)) * dice.random(), 3)
-        if roll < 0.5:
+        if roll < 0.44:
             faults.append((moment, "kill", (worker,), away))
+        elif roll < 0.5:
+            faults.append((moment, "sidecar_stop", (stage,), round(dice.choice((0.01, 0.2, 2)) * dice.random(), 3)))
         elif roll < 0.7:
             faults.append((moment, "stop", (worker,), round(dice.choice((0.01, 0.2, 2)) * dice.random(), 3)))
         elif roll < 0.75:  # all of one stage
@@ -76,7 +78,7 @@ class Pipeline:
                                  clients={"max": 24, "spin_us": 20}, log={"level": "warn"})
                          for i, stage in enumerate(STAGES)]
         self.workers = [None] * len(WORKERS)
-        self.stopped = {}          # worker -> when it goes on
+        self.stopped = {}          # worker, or -1 - stage -> when it goes on
         self.starting = []         # (when, worker), (when, -1 - stage)
         self.unreaped = {}         # pid -> when its death was seen, or when a sidecar came back that has to see to it
         self.dead_sidecars = {}    # stage -> None while it is away
@@ -115,7 +117,8 @@ class Pipeline:
         self.stopped.pop(index, None)
         self.unreaped[worker.pid] = time.monotonic()
         worker.kill()
-        worker.wait()
+        if worker.wait() != -signal.SIGKILL:  # between the last look and the kill
+            self.fail(f"a {WORKERS[index]} ended with {worker.returncode}")
         worker.stdin.close()
         self.kills += 1
         for held in self.ledger.take_held(index):
@@ -128,8 +131,11 @@ class Pipeline:
             return False
         sidecar = self.sidecars[stage]
         self.dead_sidecars[stage] = True
+        self.stopped.pop(-1 - stage, None)
         self.unreaped[sidecar.process.pid] = time.monotonic()
         sidecar.kill()
+        if sidecar.process.returncode != -signal.SIGKILL:
+            self.fail(f"the sidecar of {STAGES[stage]} ended with {sidecar.process.returncode}: {sidecar.tail()}")
         self.sidecar_kills += 1
         return True
 
@@ -147,6 +153,11 @@ class Pipeline:
 
     def look_at_sidecars(self):
         now = time.monotonic()
+        for stage, sidecar in enumerate(self.sidecars):
+            if stage not in self.dead_sidecars and not sidecar.running():
+                self.fail(f"the sidecar of {STAGES[stage]} ended with {sidecar.process.returncode}: {sidecar.tail()}")
+                self.unreaped[sidecar.process.pid] = now
+                self.start_sidecar(stage)
         for stage, since in list(self.dead_sidecars.items()):
             if since is True:
                 continue
@@ -159,8 +170,8 @@ class Pipeline:
                 del self.dead_sidecars[stage]
 
     def look_at_the_dead(self):
-        """Recovered: no ring knows the process any more. The clock stands while a sidecar is away."""
-        if not self.unreaped or self.dead_sidecars:
+        """Recovered: no ring knows the process any more. The clock stands while a sidecar is away or stopped."""
+        if not self.unreaped or self.dead_sidecars or min(self.stopped, default=0) < 0:
             return
         known = {pid for ring in self.rings for _, _, pid, _ in ring.clients()}
         now = time.monotonic()
@@ -209,8 +220,12 @@ class Pipeline:
         for index, moment in list(self.stopped.items()):
             if moment <= now:
                 del self.stopped[index]
-                self.ledger.beat(index, time.monotonic_ns())
-                self.workers[index].send_signal(signal.SIGCONT)
+                if index < 0:
+                    self.sidecars[-1 - index].process.send_signal(signal.SIGCONT)
+                    self.unreaped = dict.fromkeys(self.unreaped, time.monotonic())
+                else:
+                    self.ledger.beat(index, time.monotonic_ns())
+                    self.workers[index].send_signal(signal.SIGCONT)
 
     def strike(self, fault):
         _, what, whom, seconds = fault
@@ -221,6 +236,10 @@ class Pipeline:
             elif what == "stop" and self.workers[one] is not None and one not in self.stopped:
                 self.workers[one].send_signal(signal.SIGSTOP)
                 self.stopped[one] = now + seconds
+                self.stops += 1
+            elif what == "sidecar_stop" and one not in self.dead_sidecars and -1 - one not in self.stopped:
+                self.sidecars[one].process.send_signal(signal.SIGSTOP)
+                self.stopped[-1 - one] = now + seconds
                 self.stops += 1
             elif what == "sidecar" and self.kill_sidecar(one):
                 self.starting.append((now + seconds, -1 - one))
@@ -311,10 +330,15 @@ class Pipeline:
         ledger, rings = self.ledger, self.rings
         end = min(ledger[ledger.NEXT], ledger[ledger.LIMIT])
         table = numpy.frombuffer(ledger.memory, numpy.uint8, 8 * end, ledger.HEAD).reshape(-1, 8)[1:]
-        told, kinds, orphaned = table[:, 0] == ledger.ACCEPTED, table[:, 1], table[:, 3].astype(int)
-        arrived = table[:, 4:].sum(axis=1)
-        again = numpy.maximum(arrived.astype(int) - 1, 0)
-        duplicates, unexplained = int(again.sum()), int(numpy.maximum(again - orphaned, 0).sum())
+        sent, kinds, orphaned = table[:, 0], table[:, 1], table[:, 3].astype(int)
+        told = sent == ledger.ACCEPTED
+        arrived = numpy.where(kinds == SPILL, table[:, 4], table[:, 7]).astype(int)
+        # Where it was not sent, or although its sender was told that it was not, or never sent: nothing explains that.
+        ghosts = table[:, 4:].astype(int).sum(axis=1) - arrived
+        ghosts += numpy.where((sent == ledger.ACCEPTED) | (sent == ledger.TRIED), 0, arrived)
+        again = numpy.maximum(arrived - 1, 0)
+        duplicates = int((again + ghosts).sum())
+        unexplained = int((numpy.maximum(again - orphaned, 0) + ghosts).sum())
         accepted = numpy.bincount(kinds[told], minlength=4).tolist()
         missing = numpy.bincount(kinds[told & (arrived == 0)], minlength=4).tolist()
         everywhere = lambda counter: sum(ring.total(counter) for ring in rings[:4])
@@ -349,6 +373,9 @@ def run(arguments, directory):
         for sidecar in pipeline.sidecars:
             if sidecar.stop() != 0:
                 pipeline.fail(f"the sidecar of {sidecar.stage} ended badly: {sidecar.tail()}")
+            for line in sidecar.log.read_text(errors="replace").splitlines():
+                if " error " in line:  # none of the faults is one
+                    pipeline.fail(f"the sidecar of {sidecar.stage} says: {line}")
         left = [path.name for path in (directory / "ring").iterdir()]
         leaked += len(left)
         ledger = pipeline.ledger

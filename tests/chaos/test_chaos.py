@@ -18,7 +18,7 @@ def test_same_seed_same_plan():
     assert chaos.plan(5, 60) == chaos.plan(5, 60) != chaos.plan(6, 60)
     assert chaos.plan(5, 120)[:len(chaos.plan(5, 60))] == chaos.plan(5, 60)
     kinds = {fault[1] for fault in chaos.plan(5, 60)}
-    assert kinds == {"kill", "stop", "sidecar"}
+    assert kinds == {"kill", "stop", "sidecar", "sidecar_stop"}
     assert max(len(fault[2]) for fault in chaos.plan(5, 60) if fault[1] == "sidecar") == len(chaos.STAGES)
 
 
@@ -39,12 +39,12 @@ class FakeRing:
 
 
 def accounted(tmp_path, messages, kills=0, **totals):
-    """What account() makes of (sent, kind, deaths of holders, arrivals) of some messages."""
+    """What account() makes of (sent, kind, deaths of holders, arrivals at the sinks, at the spills) of some messages."""
     pipeline = chaos.Pipeline.__new__(chaos.Pipeline)
     pipeline.ledger = Ledger(tmp_path / "ledger", 100)
-    for number, (sent, kind, orphaned, arrived) in enumerate(messages, 1):
+    for number, (sent, kind, orphaned, arrived, *spilt) in enumerate(messages, 1):
         at = Ledger.HEAD + 8 * number
-        pipeline.ledger.memory[at:at + 8] = bytes([sent, kind, 0, orphaned, 0, 0, 0, arrived])
+        pipeline.ledger.memory[at:at + 8] = bytes([sent, kind, 0, orphaned, sum(spilt), 0, 0, arrived])
     pipeline.ledger[Ledger.NEXT] = len(messages) + 1
     pipeline.rings = [FakeRing(**totals)] + [FakeRing()] * 4
     pipeline.kills, pipeline.sidecar_kills = kills, 0
@@ -64,6 +64,12 @@ def accounted(tmp_path, messages, kills=0, **totals):
     ([(2, 0, 0, 2)], {"kills": 9}, (0, 1, 1)),                # a death of somebody else explains nothing
     ([(2, 0, 1, 2)], {"kills": 1}, (0, 1, 0)),
     ([(2, 0, 1, 4)], {"kills": 1}, (0, 3, 2)),
+    ([(2, 0, 0, 0, 1)], {}, (1, 1, 1)),                       # it came where it was not sent
+    ([(2, 0, 0, 1, 1)], {}, (0, 1, 1)),
+    ([(2, 3, 0, 0, 1)], {}, (0, 0, 0)),                       # who spills sends it there
+    ([(3, 0, 0, 1)], {}, (0, 1, 1)),                          # its sender was told that it was not sent
+    ([(0, 0, 0, 1)], {}, (0, 1, 1)),
+    ([(1, 0, 0, 1)], {}, (0, 0, 0)),                          # its sender died before it was told
 ])
 def test_what_is_lost_and_what_is_double(tmp_path, messages, counters, figures):
     assert accounted(tmp_path, messages, **counters) == figures

@@ -18,8 +18,8 @@ import pytest
 from harness import LOANED, Sidecar, kill_and_reap
 from world import CELLS, ROOT, SLOTS, WAIT_S, Session, World, until
 
-HIT, KILLED, STOPPED = {}, {}, {}  # role -> points
-PASSED = {}  # scenario -> points
+HIT, KILLED, STOPPED, AGAIN = {}, {}, {}, {}  # role -> points; AGAIN: killed there when it passed for the second time
+PASSED = {}  # scenario -> points, each with how often the victim passes it
 TRIES = 3
 
 
@@ -198,7 +198,7 @@ SCENARIOS = {
                                prepare=[("a", "begin b 1", 0)], waiting=[("a", "cancel 30")],
                                only="post|repl|take_back|release|free"),
     # worker that reads by ticket
-    "read": Scenario("reader", "a", ["read 0", "unread", "read 0", "unread", "misread 0", "read 1", "unread",
+    "read": Scenario("reader", "a", ["read 0", "pass 1", "unread", "read 0", "unread", "read 0", "unread", "misread 0", "read 1", "pass 1", "unread",
                                      "free 1", "share 2 3", "free 2"],
                      prepare=[("a", "share 0 2", 0), ("a", "share 1 0", 0)]),
     "close_reading": Scenario("reader", "a", ["read 0"], prepare=[("a", "share 0 2", 0)]),
@@ -263,8 +263,8 @@ def prepare(world, scenario):
         assert answer is None or got == answer, f"{command}: {got} {world.keepers[stage].text}\n{world.tell()}"
 
 
-def play(world, scenario, point):
-    """One run. Whether the victim was killed at the point; without a point it must live."""
+def play(world, scenario, point, nth):
+    """One run. Whether the victim was killed when it came to the point for the nth time; without a point it must live."""
     prepare(world, scenario)
     world.dead_letters = world.rings["a"].total("dead_lettered")
     for stage, command in scenario.waiting:
@@ -272,13 +272,13 @@ def play(world, scenario, point):
     if scenario.waiting:
         time.sleep(0.01)
     if isinstance(scenario.script, list):
-        world.victim_points.arm(point)
+        world.victim_points.arm(point, nth)
         status = world.run_actor(scenario.victim, scenario.script, scenario.meanwhile)
         killed = status == -signal.SIGKILL
         world.victim_points.arm(None)
         assert killed or status == 0, f"the victim ended with {status}"
     else:
-        world.points[scenario.victim].arm(point)
+        world.points[scenario.victim].arm(point, nth)
         scenario.script(world)
         killed = bool(point) and world.died(scenario.victim)
         world.points[scenario.victim].arm(None)
@@ -292,10 +292,10 @@ def play(world, scenario, point):
     return killed
 
 
-def run(world, name, scenario, point=None):
+def run(world, name, scenario, point=None, nth=1):
     ended_before = sum(ring.accounted() for ring in world.rings.values())
-    what = f"{name}, killed at {point}" if point else name
-    killed = play(world, scenario, point)
+    what = f"{name}, killed at {point} ({nth})" if point else name
+    killed = play(world, scenario, point, nth)
     world.give_back()
     world.settle(what)
     missing, ended = world.account(what, ended_before, deaths=int(killed))
@@ -315,7 +315,7 @@ def passed_by(world, name):
         before = points.hits()
         run(world, name, SCENARIOS[name])
         after = points.hits()
-        PASSED[name] = [point for point in world.names if after[point] > before[point]]
+        PASSED[name] = {point: after[point] - before[point] for point in world.names if after[point] > before[point]}
         HIT.setdefault(SCENARIOS[name].role, set()).update(PASSED[name])
     return PASSED[name]
 
@@ -334,6 +334,75 @@ def test_death_at_every_failpoint_of(world, name):
             done.append(point)
     print(f"\n{name}: {len(done)} of {len(passed)} points: {' '.join(done)}")
     assert done, "nobody died"
+    world.broken = False
+
+
+@pytest.mark.parametrize("name", [name for name, scenario in SCENARIOS.items() if isinstance(scenario.script, list)])
+def test_death_at_the_second_hit_of_each_failpoint_of(world, name):
+    """Something of the same kind is done already, and a part of what was to be done is not."""
+    scenario = SCENARIOS[name]
+    again = AGAIN.setdefault(scenario.role, set())
+    twice = [point for point, hits in passed_by(world, name).items()
+             if hits > 1 and point not in again and re.search(scenario.only, point)]
+    done = [point for point in twice if run(world, name, scenario, point, 2)]
+    again.update(done)
+    print(f"\n{name}: {len(done)} of {len(twice)} points: {' '.join(done)}")
+    world.broken = False
+
+
+# ---- the sidecar that comes to put it in order dies as well ----
+
+FIRST = ["client_dead", "sweep_delivery_after", "mend_swept", "client_swept", "client_counted"]  # of a death alone
+SECOND = ["adopt_before", "adopt_epoch", "adopt_hints", "adopt_readers", "client_adopted", "client_dying", "client_dead",
+          "mend_bell_cleared", "mend_swept", "mend_audited", "client_swept", "client_counted", "client_unused"]
+
+
+def worker_and_two_sidecars(world, first, second):
+    """A worker of b dies with messages of a; a's sidecar dies of it at `first`, the next one at `second`. How many died."""
+    points, sidecar = world.points["a"], world.sidecars["a"]
+    points.arm(first)
+    dying("b", "hold 3 500")(world)
+    if not world.died("a"):
+        return 0
+    points.arm(second)
+    sidecar.start(wait=False)
+    world.until_served("a")
+    return 1 + world.died("a")
+
+
+@pytest.mark.parametrize("first, second", [(FIRST[(i + step) % len(FIRST)], second)
+                                           for i, second in enumerate(SECOND) for step in (0, 2)])
+def test_death_of_a_worker_and_of_two_sidecars(world, first, second):
+    what = f"killed at {first}, the next one at {second}"
+    ended_before = sum(ring.accounted() for ring in world.rings.values())
+    requeued = world.rings["a"].total("requeued")
+    assert world.keepers["a"]("send b 4") == 4
+    died = worker_and_two_sidecars(world, first, second)
+    world.points["a"].arm(None)
+    world.ensure_running()
+    world.settle(what)
+    assert world.rings["a"].total("requeued") - requeued in (2, 3)  # a death may take along one count
+    assert world.account(what, ended_before, deaths=0) == ([], 0)
+    assert died == 2, what
+    world.broken = False
+
+
+@pytest.mark.parametrize("point, nth", [("client_swept", 1), ("client_counted", 1), ("client_unused", 1), *[
+    (point, nth) for point in ("count_noted", "count_added", "count_zeroed") for nth in (1, 2, 3)]])
+def test_counts_of_the_dead_are_kept_whoever_sweeps(world, point, nth):
+    """What a worker counted is the sidecar's after its death: neither less nor more when that one dies on the way."""
+    ring, points = world.rings["a"], world.points["a"]
+    counts = lambda: {name: ring.total(name) for name in ("sent", "sent_bytes", "shared")}
+    before = counts()
+    points.arm(point, nth)
+    dying("a", "send b 3", "share 0 1")(world)
+    assert world.died("a"), "the sidecar lives"
+    points.arm(None)
+    world.ensure_running()
+    until(lambda: world.names_of("a") == (world.baseline["a"], True), "it is swept", 5)
+    after = counts()
+    assert {name: after[name] - before[name] for name in before} == {"sent": 3, "sent_bytes": 4 * 1024, "shared": 1}
+    world.settle(f"killed at {point} ({nth})")
     world.broken = False
 
 

@@ -19,10 +19,11 @@
 #define MS INT64_C(1000000)
 #define TIMEOUT_NS \
     (100 * MS) /* of one call: the beat comes at least that often while nothing happens */
-#define TTL_NS    (10 * MS)  /* the longest of mortal messages */
-#define TICKET_NS (200 * MS) /* of shared ones */
-#define BATCH     4          /* at most LEDGER_HELD */
-#define ONE_IN    16         /* of each rarer kind of step */
+#define TTL_NS    (10 * MS)   /* the longest of mortal messages */
+#define TICKET_NS (200 * MS)  /* of shared ones */
+#define KEPT_NS   (4000 * MS) /* of those that their owner frees: longer than it is ever stopped */
+#define BATCH     4           /* at most LEDGER_HELD */
+#define ONE_IN    16          /* of each rarer kind of step */
 
 enum kind { DURABLE, MORTAL, POISON, SPILL };
 
@@ -131,6 +132,8 @@ static uint64_t check(const struct ringside_message *message)
         corrupt("body", why);
         return 0;
     }
+    if (message->sequence != id)
+        corrupt("header", "it is that of another message");
     return id;
 }
 
@@ -280,17 +283,25 @@ static void consumer_step(unsigned end)
 
 /* ---- by ticket: readers share among themselves, in a ring of their own ---- */
 
-static void share(void)
+/* The ticket of a message for that many readers, or 0. */
+static uint64_t share_for(unsigned readers, uint64_t ttl_ns)
 {
-    struct ringside_options options = {.ttl_ns = (uint64_t)TICKET_NS};
-    struct ringside_slot slot;
     uint64_t ticket, id = ledger_id(ledger);
+    struct ringside_options options = {.ttl_ns = ttl_ns, .sequence = id};
+    struct ringside_slot slot;
 
     if (id == 0 || failed("loan", loan(&slot, some_bytes(), TIMEOUT_NS)))
-        return;
+        return 0;
     ledger_fill(slot.tensors[0].data, slot.tensors[0].bytes, id, slot.ticket);
-    int rc = ringside_share(connection, &slot, (unsigned)draw(3), &options, &ticket);
-    if (!failed("share", rc))
+    return failed("share", ringside_share(connection, &slot, readers, &options, &ticket)) ? 0
+                                                                                          : ticket;
+}
+
+static void share(void)
+{
+    uint64_t ticket = share_for((unsigned)draw(3), (uint64_t)TICKET_NS);
+
+    if (ticket != 0)
         atomic_store(&ledger->tickets[draw(LEDGER_TICKETS)][0], ticket);
 }
 
@@ -324,10 +335,33 @@ static void read_some_ticket(void)
         failed("free", rc);
 }
 
+/* Nobody else knows the ticket: the message is there until it is freed. */
+static void keep_and_free(void)
+{
+    uint64_t begin = now_ns(), ticket = share_for(0, (uint64_t)KEPT_NS);
+    struct ringside_message message;
+
+    if (ticket == 0)
+        return;
+    linger();
+    int rc = ringside_read(connection, ticket, &message);
+    if (rc == 0) {
+        check(&message);
+        failed("release", ringside_release(connection, &message));
+        rc = ringside_free(connection, ticket);
+    }
+    if (is_over_for_a_ticket(rc) && now_ns() - begin < (uint64_t)KEPT_NS)
+        corrupt("kept message", "it is gone");
+    else if (!is_over_for_a_ticket(rc))
+        failed("kept message", rc);
+}
+
 static void reader_step(void)
 {
     if (draw(4) == 0)
         share();
+    if (draw(ONE_IN) == 0)
+        keep_and_free();
     read_some_ticket();
     if (draw(4) == 0)
         usleep((useconds_t)draw(1000)); /* the pipeline needs the processor more */

@@ -267,6 +267,7 @@ class World:
             for stage in range(len(STAGES)):  # sent there, and by b once more
                 ways = 1 + ((wanted & turned) >> stage & 1)
                 assert arrived[stage] <= ways + deaths, f"{what}: message {number} arrived {arrived} times"
+            assert sent != ledger.REFUSED or not any(arrived), f"{what}: message {number} was refused, and arrived"
             if sent != ledger.ACCEPTED:
                 continue
             for stage in range(len(STAGES)):

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -83,16 +84,19 @@ static bool call(int fd, uint32_t stream, const ProtobufCServiceDescriptor *serv
     struct rs_frame_header header = {
         .length = (uint32_t)ringside__ttrpc__v1__request__get_packed_size(&request),
         .stream = stream,
-        .type = RS_FRAME_REQUEST};
+        .type = RS_FRAME_REQUEST,
+        .flags = strcmp(request.method, "ReceiveStream") == 0 ? RS_FRAME_REMOTE_CLOSED : 0};
     CHECK(header.length <= sizeof frame - RS_FRAME_HEADER_BYTES);
     rs_frame_header_encode(&header, frame);
     ringside__ttrpc__v1__request__pack(&request, frame + RS_FRAME_HEADER_BYTES);
-    if (send(fd, frame, RS_FRAME_HEADER_BYTES + header.length, MSG_NOSIGNAL) < 0)
+    if (TEMP_FAILURE_RETRY(send(fd, frame, RS_FRAME_HEADER_BYTES + header.length, MSG_NOSIGNAL)) < 0)
         return false;
     rs_ttrpc_reader_init(&reader, RS_FRAME_MAX_BYTES);
     while (rc == 0) {
         uint8_t byte;
-        if (recv(fd, &byte, 1, MSG_PEEK) <= 0 || rs_ttrpc_reader_fill(&reader, fd, 1) <= 0)
+        /* The fuzzer's own timer interrupts. */
+        if (TEMP_FAILURE_RETRY(recv(fd, &byte, 1, MSG_PEEK)) <= 0 ||
+            rs_ttrpc_reader_fill(&reader, fd, 1) <= 0)
             break;
         while ((rc = rs_ttrpc_reader_next(&reader, &answer)) == 1 && answer.header.stream != stream)
             ;

@@ -75,8 +75,8 @@ class FakeSidecar:
             except OSError:
                 return
             thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
-            self._connections.append((connection, thread))
             thread.start()
+            self._connections.append((connection, thread))
 
     def _serve(self, connection):
         with connection, connection.makefile("rb") as stream:

@@ -124,7 +124,7 @@ def huge_pages():
 
 
 class Group:
-    """A control group of version 2 with the hugetlb controller."""
+    """A control group."""
 
     def __init__(self, path):
         self.path = path
@@ -137,6 +137,33 @@ class Group:
 
     def enter(self):
         (self.path / "cgroup.procs").write_text("0")
+
+
+@pytest.fixture
+def cpu_group():
+    """cpu_group(percent) gives a control group whose processes together get that share of one processor."""
+    root()
+    top = next((p for p in map(pathlib.Path, ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"))
+                if (p / "cpu.cfs_quota_us").exists()), None)
+    if top is None:
+        pytest.skip("no cpu controller with quotas in a cgroup of version 1")
+    path = top / f"ringside-test-{os.getpid()}"
+    path.mkdir(exist_ok=True)
+
+    def make(percent):
+        (path / "cpu.cfs_quota_us").write_text(str(percent * int((path / "cpu.cfs_period_us").read_text()) // 100))
+        return Group(path)
+
+    yield make
+    for _ in range(500):
+        for pid in (path / "cgroup.procs").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            path.rmdir()
+            break
+        time.sleep(0.01)
+    assert not path.exists()
 
 
 @pytest.fixture

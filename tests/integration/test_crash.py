@@ -103,6 +103,86 @@ def test_closed_socket_frees_nothing_while_the_process_lives(start):
             assert back.receive().lease.ticket == loan.lease.ticket
 
 
+def write_on(path, ready):
+    """In a process of its own: nothing but the mappings is left of its connection, and it goes on writing through them."""
+    import mmap
+    import struct
+    import ttrpc_client
+
+    client = ttrpc_client.Client(path)
+    version, layout_hash = ready.recv()
+    ring = client.attach(name="writer", want_descriptors=True, layout_version=version, layout_hash=layout_hash).ring
+    control, body = (mmap.mmap(fd, 0) for fd in client.descriptors[:2])
+    state = struct.unpack_from("<Q", control, 144)[0]  # of slot 0, which is free: a worker loans in memory
+    word, = struct.unpack_from("<Q", control, state)
+    struct.pack_into("<Q", control, state, (word >> 32) + 1 << 32 | ring.client << 16 | 1 << 8)
+    for fd in client.descriptors:
+        os.close(fd)
+    client.close()
+    ready.send(ring.client)
+    while True:
+        for value in (0xAA, 0x55):
+            body[:16384] = bytes([value]) * 16384
+
+
+def test_who_closed_everything_goes_on_writing_into_what_is_its_own(start, place):
+    import struct
+
+    daemon = start()
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+    writer = context.Process(target=write_on, args=(daemon.socket, there))
+    writer.start()
+    try:
+        with open(daemon.ring / "stage.control", "rb") as file:
+            head = file.read(24)
+        here.send((struct.unpack_from("<I", head, 8)[0], struct.unpack_from("<Q", head, 16)[0]))
+        assert here.poll(20)
+        number = here.recv()
+        for restart in (False, True):
+            if restart:
+                daemon.kill()
+                daemon.start()
+            with daemon.client() as client:
+                wait_for(lambda: [c.state for c in client.status().clients if c.name == "writer"] == ["detached"])
+                client.attach()
+                for value in range(40):  # through every other slot, several times
+                    loan = client.loan((16384,))
+                    assert loan.lease.ticket >> 28 & 0xFFFFF != 0, "the slot of a living worker was given away"
+                    with open(loan.body_path, "r+b") as file:
+                        file.seek(loan.slot_offset)
+                        file.write(bytes([value]) * 16384)
+                    client.send(loan.lease)
+                    message = client.receive()
+                    with open(message.body_path, "rb") as file:
+                        file.seek(message.slot_offset)
+                        assert file.read(16384) == bytes([value]) * 16384
+                    client.release(message.lease)
+                assert [(s.slot, s.state, s.holders[0].client_number) for s in client.slots()] == [(0, "loaned", number)]
+        writer.kill()
+        with daemon.client() as client:
+            wait_for(lambda: client.slots() == [] and not [c for c in client.status().clients if c.name == "writer"])
+    finally:
+        writer.kill()
+        writer.join()
+
+
+def test_connections_that_end_right_after_a_request(start):
+    """The answer finds nobody: what it would have given is nobody's."""
+    daemon = start()
+    with daemon.client() as watcher:
+        for i in range(600):
+            with daemon.client() as client:
+                client.attach()
+                for method, request in (("Loan", pb.LoanRequest(tensors=[pb.Tensor(dtype=pb.UINT8, shape=[64])])),
+                                        ("Status", pb.StatusRequest()), ("Receive", pb.ReceiveRequest()))[i % 3:]:
+                    client.begin(method, request.SerializeToString())
+        assert daemon.process.poll() is None, daemon.log()
+        # This process lives, and so do its sessions that hold a loan; all others are gone.
+        wait_for(lambda: len(watcher.status().clients) == len(watcher.slots()))
+        assert watcher.status().state == "serving"
+
+
 def test_unknown_token_is_a_new_session(start):
     daemon = start()
     with daemon.client() as client:
@@ -145,6 +225,25 @@ def test_killed_sidecar_is_followed_by_one_that_has_the_ring(start):
         client.release(client.receive().lease)
         assert client.slots() == []
     assert daemon.stop() == 0 and daemon.files() == []
+
+
+def test_tickets_of_a_ring_that_is_no_more(start):
+    daemon = start()
+    with daemon.client() as client:
+        client.attach()
+        ticket = client.call("Share", pb.ShareRequest(lease=client.loan().lease, readers=1), pb.ShareResponse).ticket
+        client.release(client.call("Read", pb.ReadRequest(ticket=ticket), pb.ReadResponse).message.lease)
+    assert daemon.stop() == 0 and daemon.files() == []
+    daemon.start()
+    with daemon.client() as client:
+        client.attach()
+        for _ in range(20):  # also when its slot is in use again
+            with pytest.raises(Refused) as error:
+                client.call("Read", pb.ReadRequest(ticket=ticket), pb.ReadResponse)
+            assert error.value.name in ("STALE_TICKET", "FOREIGN_TICKET")
+            client.call("Share", pb.ShareRequest(lease=client.loan().lease, readers=1), pb.ShareResponse)
+            if not client.status().classes[0].free:
+                break
 
 
 def test_worker_that_died_with_the_sidecar_is_swept_by_the_next(start, victim):

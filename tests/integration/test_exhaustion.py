@@ -9,6 +9,7 @@ import resource
 import signal
 import socket
 import subprocess
+import threading
 import time
 
 import pytest
@@ -198,6 +199,32 @@ def test_pipelined_calls_cut_in_halves(start):
         assert rss_bytes(daemon) - before < 2 * MI or is_sanitized(PROXY)
 
 
+def test_output_that_nobody_reads(start):
+    """A client asks and never listens: what is kept for it is bounded, others are served, and in the end it is cut off."""
+    daemon = start()
+    with daemon.client() as old, daemon.client() as deaf:
+        old.attach()
+        serves(old)
+        deaf.socket.setblocking(False)
+        body = field(1, b"ringside.v1.Control") + field(2, b"Status")
+        before, most, slowest, unread = rss_bytes(daemon), 0, 0, b""
+        begin = time.monotonic()
+        while "has not read for 30 s" not in daemon.log() and time.monotonic() - begin < 60:
+            with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+                while True:
+                    if not unread:
+                        deaf.stream += 2
+                        unread = HEADER.pack(len(body), deaf.stream, 1, 0) + body
+                    unread = unread[deaf.socket.send(unread):]
+            slowest = max(slowest, serves(old))
+            most = max(most, rss_bytes(daemon))
+            time.sleep(0.05)
+        assert 25 < time.monotonic() - begin < 60
+        assert slowest < 0.5
+        assert most - before < 8 * MI or is_sanitized(PROXY)
+        assert serves(old) < 0.5
+
+
 def test_lengths_announced_cost_nothing(start):
     """Only what has arrived is kept, whatever a header says will come."""
     daemon = start()
@@ -252,6 +279,33 @@ def test_everybody_holds_all_and_asks_for_one_more(start):
             worker.kill()
     with daemon.client() as client:
         wait_for(lambda: client.status().classes[0].loaned == 0)
+
+
+def test_greedy_do_not_starve_the_patient(start):
+    """Three take whatever slot comes free, at once and for ever; the fourth gets its turn, every time."""
+    daemon = start(ring={"classes": [{"slot_bytes": "64Ki", "slots": 2}]})
+    greedy, patient = [Worker(daemon.socket, f"greedy {i}") for i in range(3)], Worker(daemon.socket, "patient")
+    over = threading.Event()
+
+    def grab(worker):
+        while not over.is_set():
+            with contextlib.suppress(Failed):  # it waits, too
+                worker("loan 100 5000")
+                worker("abandon")
+
+    threads = [threading.Thread(target=grab, args=(worker,)) for worker in greedy]
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(200):
+            patient("loan 100 5000")
+            patient("abandon")
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+        for worker in (*greedy, patient):
+            worker.kill()
 
 
 def finished(worker):

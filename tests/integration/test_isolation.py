@@ -5,9 +5,11 @@ import os
 import pathlib
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -284,3 +286,24 @@ def test_files_of_the_killed_do_not_pile_up_in_a_sticky_directory(place, prefixe
 
 def files_of(directory, uid):
     return sorted(p.name for p in directory.rglob("*") if p.stat().st_uid == uid)
+
+
+@pytest.mark.parametrize("phase", [0, 2, 3, 7])
+def test_lock_speaks_for_a_worker_whose_entry_was_spoiled(sidecar, workers, phase):  # noqa: F811
+    """A stray write into the phase of its entry, then the sidecar dies: the next one asks the kernel who lives."""
+    daemon = sidecar().start()
+    living = workers(daemon.socket, "living")
+    living("loan 100 0")
+    daemon.kill()
+    with open(daemon.ring / "stage.control", "r+b") as file:
+        at = struct.unpack_from("<Q", file.read(4096), 96)[0] + 256
+        file.seek(at)
+        word, = struct.unpack("<Q", file.read(8))
+        file.seek(at)
+        file.write(struct.pack("<Q", word & ~0xff | phase))
+    daemon.start()
+    time.sleep(0.3)  # a sweep would have come
+    with daemon.client() as client:
+        assert [slot.state for slot in client.slots()] == ["loaned"]
+        client.attach(name="another")  # without a lock
+        assert [c.number for c in client.status().clients if c.name == "another"] != [1]

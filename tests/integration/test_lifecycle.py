@@ -13,6 +13,7 @@ import pytest
 
 import control_pb2 as pb
 from daemon import PROXY, Daemon, wait_for
+from machine import cpu_group  # noqa: F401
 from ttrpc_client import Refused
 
 
@@ -204,6 +205,28 @@ def test_term_gives_up_after_the_drain_timeout(start):
         assert time.monotonic() - begin >= 0.2
         assert "stage.body" in daemon.files()
         assert "stays for the next sidecar" in daemon.log()
+
+
+def test_start_of_a_large_ring_can_be_ended(place, cpu_group):  # noqa: F811
+    """Its pages take long to come; meanwhile it is alive, hears signals, and is not ready."""
+    daemon = Daemon(place, ring={"classes": [{"slot_bytes": "256Mi", "slots": 8}]})
+    daemon.start(wait=False, preexec_fn=cpu_group(5).enter)
+    try:
+        for _ in range(10):
+            time.sleep(0.1)
+            assert daemon.process.poll() is None, daemon.log()
+            with pytest.raises(OSError):
+                daemon.client().close()
+        begin = time.monotonic()
+        daemon.signal(signal.SIGTERM)
+        time.sleep(0.5)
+        daemon.signal(signal.SIGTERM)
+        assert daemon.wait() == 1 and "second signal" in daemon.log()
+        assert time.monotonic() - begin < 3
+    finally:
+        daemon.kill()
+    daemon.config["ring"]["classes"] = [{"slot_bytes": "64Ki", "slots": 8}]
+    assert daemon.start().stop() == 0 and daemon.files() == []
 
 
 def test_second_term_ends_at_once(start):

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from daemon import PROXY, wait_for
-from machine import (drop_lock_capability, hugetlb_group, huge_pages, is_sanitized, mount, own_mounts,  # noqa: F401
+from machine import (HUGE, drop_lock_capability, hugetlb_group, huge_pages, is_sanitized, mount, own_mounts,  # noqa: F401
                      sidecar)
 from ttrpc_client import Refused
 from worker import Failed, Worker
@@ -106,6 +106,27 @@ def test_limit_that_is_lowered_later_does_no_harm(mount, huge_pages, hugetlb_gro
         assert client.status().epoch == 1 and client.status().page_bytes == 2 * MI
     everything(daemon, size=512 * KI)
     assert daemon.stop() == 0
+
+
+def test_kills_give_back_every_huge_page(mount, huge_pages, sidecar):
+    """A page that nobody can name any more is lost until the machine is started again."""
+    huge_pages(2 * MI, 4)
+    bodies = mount("huge", "hugetlbfs", "pagesize=2M")
+    free = lambda: int((HUGE / "hugepages-2048kB/free_hugepages").read_text())
+    before = free()
+    daemon = sidecar(ring={"pages": "2Mi", "classes": [{"slot_bytes": "512Ki", "slots": 8}]}, **ROOMY)
+    for i in range(40):
+        daemon.start()
+        worker = Worker(daemon.socket)
+        worker("loan 100 1000")
+        for one in (worker, daemon) if i % 2 else (daemon, worker):
+            one.kill()
+        assert len(os.listdir(bodies)) == 1 and before - free() == 2
+    daemon.start()
+    with daemon.client() as client:
+        wait_for(lambda: not client.status().clients)
+    assert daemon.stop() == 0
+    assert os.listdir(bodies) == [] and free() == before
 
 
 # ---- a small memlock limit ----

@@ -72,6 +72,11 @@ def script(daemon):
         waiting = client.begin("Receive", b"", 1)
         client.send(client.loan().lease)
         client.release(client.end(waiting, pb.ReceiveResponse).message.lease)
+        stream = client.receive_stream(9, 1)
+        client.send(client.loan().lease)
+        client.release(client.next(stream).lease)
+        client.credit(9, 1, end=True)
+        client.next(stream)
     with attempt(), daemon.client() as client:
         client.status()
         client.slots()
@@ -164,6 +169,21 @@ def linked(daemon, direction):
         return "connected" in [p.state for p in client.status().peers if p.direction == direction]
 
 
+def read_across(sender, receiver):
+    """A ticket of the sender's ring is read at the other stage; in the end it is freed whatever fails once."""
+    share = pb.ShareRequest(lease=sender.loan().lease, kept=True)
+    ticket = pb.FreeRequest(text=sender.call("Share", share, pb.ShareResponse).text)
+    try:
+        request = pb.ReadRequest(text=ticket.text)
+        receiver.call("Describe", pb.DescribeRequest(text=ticket.text), pb.DescribeResponse)
+        receiver.release(receiver.call("Read", request, pb.ReadResponse, timeout=5).message.lease)
+    finally:
+        try:
+            sender.call("Free", ticket)
+        except Refused:
+            sender.call("Free", ticket)
+
+
 def exchange(front, back, tokens):
     """A message from one stage to the next, and all that waited there; `tokens` gets those of the sessions."""
     with front.client() as sender, back.client() as receiver:
@@ -174,6 +194,7 @@ def exchange(front, back, tokens):
         with contextlib.suppress(Refused):
             while True:
                 receiver.release(receiver.receive(timeout=0.001).lease)
+        read_across(sender, receiver)
 
 
 @pytest.mark.parametrize("side", ["upstream", "downstream"])

@@ -328,6 +328,43 @@ def test_process_whose_lock_lives_loses_nothing_when_another_used_its_token(star
         wait_for(lambda: not client.slots() and not client.status().clients)
 
 
+def test_process_whose_lock_lives_loses_nothing_when_another_used_its_token_before_a_restart(start, children):
+    daemon = start()
+    first, pipe = children(locks, daemon.socket, layout(daemon), b"")
+    token, _ = told(pipe)
+    second, pipe = children(locks, daemon.socket, layout(daemon), token)
+    told(pipe)
+    daemon.kill()
+    daemon.start()
+    second.kill()
+    second.join()
+    time.sleep(1.2)
+    with daemon.client() as client:
+        assert [s.state for s in client.slots()] == ["loaned"]
+        first.kill()
+        wait_for(lambda: not client.slots() and not client.status().clients)
+
+
+def test_process_that_took_over_keeps_what_it_has_when_the_locks_owner_ends(start, children):
+    daemon = start()
+    first, pipe = children(locks, daemon.socket, layout(daemon), b"")
+    token, _ = told(pipe)
+    second, pipe = children(locks, daemon.socket, layout(daemon), token)
+    told(pipe)
+    first.kill()
+    first.join()
+    time.sleep(0.1)
+    with daemon.client() as client:
+        assert [s.state for s in client.slots()] == ["loaned"]
+    daemon.kill()
+    daemon.start()
+    time.sleep(0.3)
+    with daemon.client() as client:
+        assert [s.state for s in client.slots()] == ["loaned"]
+        second.kill()
+        wait_for(lambda: not client.slots() and not client.status().clients)
+
+
 def test_session_does_not_change_between_socket_and_memory(start):
     """Who judges its life is decided at the first attach."""
     daemon = start()

@@ -8,6 +8,7 @@ import control_pb2 as pb
 
 HEADER = struct.Struct(">IIBB")
 REQUEST, RESPONSE, DATA = 1, 2, 3
+REMOTE_CLOSED, REMOTE_OPEN, NO_DATA = 1, 2, 4
 
 
 class Refused(Exception):
@@ -69,6 +70,7 @@ class Client:
         self.buffer = b""
         self.descriptors = []
         self.answers = {}
+        self.data = {}  # frames of streams, by stream
 
     def close(self):
         self.socket.close()
@@ -79,12 +81,12 @@ class Client:
     def __exit__(self, *_):
         self.close()
 
-    def begin(self, method, payload=b"", timeout=None, service="ringside.v1.Control"):
+    def begin(self, method, payload=b"", timeout=None, service="ringside.v1.Control", flags=0):
         self.stream += 2
         body = field(1, service.encode()) + field(2, method.encode()) + field(3, payload)
         if timeout is not None:
             body += varint(4 << 3) + varint(int(timeout * 1e9))
-        self.socket.sendall(HEADER.pack(len(body), self.stream, REQUEST, 0) + body)
+        self.socket.sendall(HEADER.pack(len(body), self.stream, REQUEST, flags) + body)
         return self.stream
 
     def fill(self):
@@ -96,17 +98,24 @@ class Client:
             raise ConnectionError("closed by the sidecar")
         self.buffer += data
 
+    def frame(self):
+        """Takes the next frame in."""
+        while len(self.buffer) < HEADER.size:
+            self.fill()
+        size, stream, kind, flags = HEADER.unpack_from(self.buffer)
+        while len(self.buffer) < HEADER.size + size:
+            self.fill()
+        body = self.buffer[HEADER.size:HEADER.size + size]
+        self.buffer = self.buffer[HEADER.size + size:]
+        assert kind in (RESPONSE, DATA)
+        if kind == RESPONSE:
+            self.answers[stream] = body
+        else:
+            self.data.setdefault(stream, []).append((flags, body))
+
     def end(self, stream, kind):
         while stream not in self.answers:
-            while len(self.buffer) < HEADER.size:
-                self.fill()
-            size, answered, frame_type, _ = HEADER.unpack_from(self.buffer)
-            while len(self.buffer) < HEADER.size + size:
-                self.fill()
-            body = self.buffer[HEADER.size:HEADER.size + size]
-            self.buffer = self.buffer[HEADER.size + size:]
-            assert frame_type == RESPONSE
-            self.answers[answered] = body
+            self.frame()
         fields = read_fields(self.answers.pop(stream))
         status = read_fields(fields.get(1, b""))
         if status.get(1, 0):
@@ -114,6 +123,19 @@ class Client:
         answer = kind()
         answer.ParseFromString(fields.get(2, b""))
         return answer
+
+    def next(self, stream):
+        """The next message of a stream of messages; None when it ended well."""
+        while not self.data.get(stream) and stream not in self.answers:
+            self.frame()
+        if not self.data.get(stream):
+            return self.end(stream, pb.Empty)  # raises
+        flags, body = self.data[stream].pop(0)
+        if flags & NO_DATA:
+            assert flags == NO_DATA | REMOTE_CLOSED and body == b""
+            return None
+        assert flags == 0
+        return pb.ReceiveResponse.FromString(body).message
 
     def call(self, method, request=None, kind=pb.Empty, timeout=None):
         payload = request.SerializeToString() if request is not None else b""
@@ -135,6 +157,13 @@ class Client:
     def receive(self, timeout=1, request_id=0):
         request = pb.ReceiveRequest(request_id=request_id)
         return self.call("Receive", request, pb.ReceiveResponse, timeout).message
+
+    def receive_stream(self, request_id, credits, timeout=10, flags=REMOTE_CLOSED):
+        request = pb.ReceiveStreamRequest(request_id=request_id, credits=credits)
+        return self.begin("ReceiveStream", request.SerializeToString(), timeout, flags=flags)
+
+    def credit(self, request_id, credits=0, end=False):
+        return self.call("Credit", pb.CreditRequest(request_id=request_id, credits=credits, end=end))
 
     def release(self, lease):
         return self.call("Release", pb.LeaseRequest(lease=lease))

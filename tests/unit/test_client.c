@@ -325,7 +325,7 @@ static void client_metadata_room(void **state)
     options.metadata_bytes = 4001;
     assert_int_equal(ringside_send(a, &slot, "1", &options), -RINGSIDE_EINVALID);
     options.metadata_bytes = 4000;
-    options.metadata_kind = 2;
+    options.metadata_kind = 3;
     assert_int_equal(ringside_send(a, &slot, "1", &options), -RINGSIDE_EINVALID);
     options.metadata_kind = RINGSIDE_OPAQUE;
     OK(ringside_send(a, &slot, "1", &options));
@@ -893,6 +893,22 @@ static void client_ticket_kept_until_freed(void **state)
     assert_int_equal(ringside_free(a, ticket), -RINGSIDE_ESTALE_TICKET);
     ticket = share(0, 0);
     OK(ringside_free(a, ticket));
+    assert_int_equal(fake_count(0, RS_SEALED), 0);
+}
+
+/* It has the 16 bits of generation that `readers` compares, and the slot's bit of this process is on already. */
+static void client_ticket_stale_beside_a_reading(void **state)
+{
+    uint64_t ticket = share(0, 0), stale = ticket ^ UINT64_C(1) << 20;
+
+    (void)state;
+    OK(ringside_read(a, ticket, &message));
+    static struct ringside_message second;
+    assert_int_equal(ringside_read(a, stale, &second), -RINGSIDE_ESTALE_TICKET);
+    OK(ringside_free(a, ticket));
+    assert_int_equal(fake_count(0, RS_SEALED), 1); /* the first reading has kept its bit */
+    assert_memory_equal(message.tensors[0].data, "abcd", 4);
+    OK(ringside_release(a, &message));
     assert_int_equal(fake_count(0, RS_SEALED), 0);
 }
 
@@ -1524,6 +1540,7 @@ int main(void)
         CASE(client_ticket_counted_readers),
         CASE(client_ticket_counts_when_any_did),
         CASE(client_ticket_kept_until_freed),
+        CASE(client_ticket_stale_beside_a_reading),
         CASE(client_ticket_errors_are_distinct),
         CASE(client_ticket_of_another_stage),
         CASE(client_ticket_without_reader_number),

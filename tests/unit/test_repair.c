@@ -163,19 +163,21 @@ static void set_numbers(struct ring_fixture *fixture, const uint64_t *clients, c
 static void what_nobody_holds_comes_back(void **state)
 {
     struct ring_fixture *fixture = *state;
-    const uint64_t clients[RS_MAX_CLIENTS / 64] = {1u << 0 | 1u << 3 | 1u << 5}, readers = 1u << 4;
-    struct rs_loan loan = fixture_send(fixture, 3), mine, nobodys;
+    const uint64_t clients[RS_MAX_CLIENTS / 64] = {1u << 3 | 1u << 5}, readers = 1u << 4;
+    struct rs_loan loan = fixture_send(fixture, 3), mine, nobodys, zeros;
     struct rs_slot *record = &fixture->ring.slots[loan.slot];
     struct rs_lease lease;
 
     set_numbers(fixture, clients, &readers);
     assert_int_equal(rs_ring_loan(&fixture->ring, 3, 0, &mine), 0);
     assert_int_equal(rs_ring_loan(&fixture->ring, 9, 0, &nobodys), 0);
+    assert_int_equal(rs_ring_loan(&fixture->ring, 0, 0, &zeros), 0); /* one bit away from FREE */
     rs_store_relaxed(&record->delivery[0], rs_delivery(loan.generation, 9, FIXTURE_STAGE, 0, RS_HELD));
     rs_store_relaxed(&record->readers, rs_load_relaxed(&record->readers) | 1u << 4 | 1u << 6);
     fixture_audit(fixture, 0);
     assert_int_equal(fixture_phase(fixture, mine.slot), RS_LOANED);
     assert_int_equal(fixture_phase(fixture, nobodys.slot), RS_FREE);
+    assert_int_equal(fixture_phase(fixture, zeros.slot), RS_FREE);
     assert_int_equal(rs_load_relaxed(&record->readers) & RS_READERS_BITS, 1u << 4);
     assert_true(take(fixture, &lease)); /* by 5, who has a number */
     assert_int_equal(rs_delivery_attempts(lease.word), 1);

@@ -194,6 +194,26 @@ static struct rs_ticket share(struct ring_fixture *fixture, unsigned left, bool 
                               .generation = loan->generation & RS_TICKET_GENERATION_MASK};
 }
 
+static void reader_passes_its_reading_on(void **state)
+{
+    struct ring_fixture *fixture = *state;
+    struct rs_loan loan;
+    struct rs_ticket ticket = share(fixture, 1, false, &loan);
+    uint32_t generation;
+
+    assert_int_equal(rs_ring_readers_add(&fixture->ring, 4, loan.slot, 1), -RINGSIDE_E_STALE_TICKET);
+    assert_int_equal(rs_ring_read_begin(&fixture->ring, 4, &ticket, &generation), 0);
+    assert_int_equal(rs_ring_readers_add(&fixture->ring, 4, loan.slot, 1), 0);
+    assert_int_equal(rs_ring_readers_add(&fixture->ring, 4, loan.slot, 254), -RINGSIDE_E_LIMIT);
+    rs_ring_read_end(&fixture->ring, 4, loan.slot, generation, true);
+    assert_int_equal(fixture_phase(fixture, loan.slot), RS_SEALED);
+    assert_int_equal(rs_ring_read_begin(&fixture->ring, 5, &ticket, &generation), 0);
+    assert_int_equal(rs_ring_readers_add(&fixture->ring, 5, loan.slot, -2), 0); /* more than there are: none */
+    rs_ring_read_end(&fixture->ring, 5, loan.slot, generation, true);
+    assert_int_equal(fixture_phase(fixture, loan.slot), RS_FREE);
+    assert_int_equal(rs_ring_readers_add(&fixture->ring, 5, loan.slot, 1), -RINGSIDE_E_STALE_TICKET);
+}
+
 static void readers_are_counted_down(void **state)
 {
     struct ring_fixture *fixture = *state;
@@ -297,6 +317,7 @@ int main(void)
         CASE(nack_counts_attempts_and_dead_letters),
         CASE(forward_moves_the_own_word),
         CASE(forward_stops_when_no_word_is_left),
+        CASE(reader_passes_its_reading_on),
         CASE(readers_are_counted_down),
         CASE(free_waits_for_the_last_reader),
         CASE(tickets_of_others_are_told_apart),

@@ -10,6 +10,8 @@
         rs.send("embeddings", features, meta={"utterance": 7})  # or in one line, with a copy
         for message in rs.inbox():                      # acknowledged when the next one is asked for
             mel = message.numpy()                       # read-only, no copy; the lease lasts as long
+        ticket = rs.put({"mel": mel, "id": 7})          # or by ticket, through whatever carries one
+        batch = rs.get(ticket)                          # in any worker of any local stage
 
 `timeout` is how long a call may block, in seconds (None: for ever); `ttl` is how long a message may live. Errors derive
 from RingsideError; Timeout is also a TimeoutError. A lease lasts as long as its views (arrays, memoryviews, DLPack), and
@@ -21,8 +23,9 @@ from __future__ import annotations
 import os
 import sys
 
-from . import _core, _support
+from . import _aio, _core, _support, _tree
 from ._core import Connection, Message, Slot, Tensor
+from ._default import default_connection, remember
 from ._errors import (
     Cancelled,
     Corrupt,
@@ -51,17 +54,33 @@ from ._errors import (
     UnsupportedDtype,
     VersionMismatch,
 )
+from ._stats import Stats
+from ._ticket import Ticket
 
 _core.set_support(_support)
+# Methods written in Python.
+for _type, _name, _function in (
+    (Connection, "put", _tree.put),
+    (Connection, "get", _tree.get),
+    (Connection, "put_async", _aio.put_async),
+    (Connection, "loan_async", _aio.loan_async),
+    (Connection, "send_async", _aio.send_async),
+    (Connection, "receive_async", _aio.receive_async),
+    (Connection, "inbox_async", _aio.inbox_async),
+    (Slot, "send_async", _aio.slot_send_async),
+    (Message, "forward_async", _aio.forward_async),
+    (Message, "tree", _tree.tree),
+):
+    setattr(_type, _name, _function)
 
 __version__ = _core.VERSION
 
 __all__ = [
-    "Cancelled", "Connection", "Corrupt", "Denied", "Draining", "ExpiredTicket", "ForeignTicket",
-    "Forked", "InUse", "InternalError", "InvalidArgument", "InvalidShape", "InvalidState",
-    "LimitReached", "MalformedTicket", "Message", "NoRoute", "ProtocolError", "RingFull",
-    "RingsideError", "Slot", "StaleTicket", "SystemCallError", "Tensor", "Timeout", "TooBig",
-    "Unavailable", "Unimplemented", "UnsupportedDtype", "VersionMismatch", "connect",
+    "Cancelled", "Connection", "Corrupt", "Denied", "Draining", "ExpiredTicket", "ForeignTicket", "Forked",
+    "InUse", "InternalError", "InvalidArgument", "InvalidShape", "InvalidState", "LimitReached",
+    "MalformedTicket", "Message", "NoRoute", "ProtocolError", "RingFull", "RingsideError", "Slot",
+    "StaleTicket", "Stats", "SystemCallError", "Tensor", "Ticket", "Timeout", "TooBig", "Unavailable",
+    "Unimplemented", "UnsupportedDtype", "VersionMismatch", "connect", "default_connection",
 ]
 
 
@@ -69,6 +88,8 @@ def connect(
     socket: str | os.PathLike[str] | None = None,
     name: str | None = None,
     timeout: float | None = 5.0,
+    *,
+    _remember: bool = True,
 ) -> Connection:
     """Connect to a sidecar.
 
@@ -95,4 +116,7 @@ def connect(
     """
     if name is None:
         name = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
-    return Connection(None if socket is None else os.fspath(socket), name, timeout)
+    connection = Connection(None if socket is None else os.path.abspath(socket), name, timeout)
+    if _remember:
+        remember(connection)
+    return connection

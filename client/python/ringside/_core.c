@@ -47,10 +47,33 @@ static PyObject *dtype_info(PyObject *module, PyObject *code)
 static PyObject *set_support(PyObject *module, PyObject *support)
 {
     struct core_state *state = PyModule_GetState(module);
+    PyObject *ticket_type = PyObject_GetAttrString(support, "Ticket");
 
+    if (!ticket_type)
+        return NULL;
+    Py_XSETREF(state->ticket_type, ticket_type);
     Py_INCREF(support);
     Py_XSETREF(state->support, support);
     Py_RETURN_NONE;
+}
+
+static PyObject *ticket_parse(PyObject *module, PyObject *text)
+{
+    struct core_state *state = PyModule_GetState(module);
+    Py_ssize_t length = 0;
+    const char *chars = PyUnicode_Check(text) ? PyUnicode_AsUTF8AndSize(text, &length) : NULL;
+    uint64_t ticket;
+
+    if (!PyUnicode_Check(text))
+        return PyErr_Format(
+            PyExc_TypeError,
+            "a Ticket is made of its text; for a bare number, Ticket(rs.ticket_text(number))");
+    PyErr_Clear(); /* what has no UTF-8 is no ticket either */
+    if (chars && strlen(chars) == (size_t)length && ringside_ticket_parse(chars, &ticket) == 0)
+        return PyLong_FromUnsignedLongLong(ticket);
+    core_raise_own(state, RINGSIDE_EMALFORMED_TICKET,
+                   "%R is not the text form of a ticket (rst1-...)", text);
+    return NULL;
 }
 
 static PyMethodDef core_functions[] = {
@@ -58,6 +81,7 @@ static PyMethodDef core_functions[] = {
      "Code of a name in any of the known systems, or < 0."},
     {"dtype_refusal", dtype_refusal, METH_O, "Why a dtype is refused by name, or None."},
     {"dtype_info", dtype_info, METH_O, "(name, numpy, torch, DLPack code, bytes) of a code."},
+    {"ticket_parse", ticket_parse, METH_O, "The bare number in the text form of a ticket."},
     {"set_support", set_support, METH_O, "Hand over ringside._support."},
     {NULL, NULL, 0, NULL}};
 
@@ -141,6 +165,7 @@ static void core_free(void *module)
     Py_CLEAR(state->tensor_type);
     Py_CLEAR(state->make_error);
     Py_CLEAR(state->support);
+    Py_CLEAR(state->ticket_type);
     Py_CLEAR(state->dtype_codes);
     Py_CLEAR(state->ndarray);
     for (int i = 0; i < CORE_DTYPES; i++) {

@@ -8,7 +8,11 @@ import sys
 from typing import Any
 
 from . import _core
+from ._default import unpickle_message
 from ._errors import UnsupportedDtype
+from ._ticket import Ticket
+
+__all__ = ["Ticket", "unpickle_message"]  # what the compiled part looks up here, beside what stands below
 
 UINT8 = _core.DTYPES["uint8"]
 BYTES = _core.DTYPES["bytes"]

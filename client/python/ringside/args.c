@@ -124,6 +124,65 @@ int core_unsigned(PyObject *value, const char *what, uint64_t most, uint64_t *nu
     return 0;
 }
 
+int core_ticket(struct core_state *state, PyObject *value, struct core_ticket *ticket)
+{
+    PyObject *index;
+    Py_ssize_t length;
+    bool negative;
+
+    *ticket = (struct core_ticket){0};
+    if (PyUnicode_Check(value) || PyObject_TypeCheck(value, (PyTypeObject *)state->ticket_type)) {
+        ticket->owner = PyObject_Str(value);
+        ticket->text = ticket->owner ? PyUnicode_AsUTF8AndSize(ticket->owner, &length) : NULL;
+        if (ticket->text && strlen(ticket->text) == (size_t)length)
+            return 0;
+        if (ticket->text || PyErr_ExceptionMatches(PyExc_UnicodeError)) {
+            PyErr_Clear();
+            core_raise_own(state, RINGSIDE_EMALFORMED_TICKET,
+                           "%R is not the text form of a ticket (rst1-...)", value);
+        }
+        core_ticket_finish(ticket);
+        return -1;
+    }
+    index = PyNumber_Index(value);
+    if (!index) {
+        if (PyErr_ExceptionMatches(PyExc_TypeError))
+            PyErr_Format(PyExc_TypeError,
+                         "the ticket is a %s; it is a Ticket, its text, or an integer",
+                         Py_TYPE(value)->tp_name);
+        return -1;
+    }
+    ticket->number = PyLong_AsUnsignedLongLong(index);
+    Py_DECREF(index);
+    negative = ticket->number == (unsigned long long)-1 && PyErr_Occurred();
+    if (!negative)
+        return 0;
+    PyErr_Clear();
+    core_raise_own(state, RINGSIDE_EMALFORMED_TICKET, "the ticket is %R; it has 64 bits", value);
+    return -1;
+}
+
+void core_ticket_finish(struct core_ticket *ticket)
+{
+    Py_CLEAR(ticket->owner);
+}
+
+int core_readers(struct core_state *state, PyObject *readers, PyObject *kept, unsigned *number)
+{
+    int is_kept = kept ? PyObject_IsTrue(kept) : 0;
+    uint64_t given = 1;
+
+    if (is_kept < 0 || core_unsigned(readers, "readers", 255, &given) < 0)
+        return -1;
+    if (!is_kept && given == 0) {
+        core_raise_own(state, RINGSIDE_EINVALID,
+                       "readers is 0; it is 1..255 reads, or kept=True until free(ticket)");
+        return -1;
+    }
+    *number = is_kept ? 0 : (unsigned)given;
+    return 0;
+}
+
 static int set_trace(struct ringside_options *options, PyObject *trace)
 {
     if (!trace || trace == Py_None)

@@ -2,6 +2,8 @@
 /* The Connection: opens, hands out slots and messages, and really closes when their last view is gone. */
 #include "client/python/ringside/core.h"
 
+#include <structmember.h>
+
 #define FIRST_ATTEMPT_NS ((int64_t)250 * 1000 * 1000)
 
 /* ringside_connect cannot be interrupted, so it gets slices that grow; each failed one lets Ctrl-C in. */
@@ -48,6 +50,7 @@ static PyObject *connection_new(PyTypeObject *type, PyObject *args, PyObject *kw
     connection = (struct core_connection *)type->tp_alloc(type, 0);
     if (!connection)
         return NULL;
+    core_fault_add(connection);
     connection->state = PyType_GetModuleState(type);
     connection->forks = core_forks();
     connection->closed = true; /* until it is open */
@@ -58,14 +61,38 @@ static PyObject *connection_new(PyTypeObject *type, PyObject *args, PyObject *kw
     }
     connection->closed = false;
     connection->stage = PyUnicode_FromString(ringside_stage(connection->ringside));
-    if (!connection->stage)
+    if (!socket)
+        socket = getenv("RINGSIDE_SOCKET");
+    connection->socket = PyUnicode_DecodeFSDefault(socket ? socket : "");
+    if (!connection->stage || !connection->socket)
         Py_CLEAR(connection);
     return (PyObject *)connection;
 }
 
+static void call_watchers(struct core_connection *connection)
+{
+    PyObject *type, *value, *traceback;
+    PyObject *watchers = connection->watchers ? PySequence_Tuple(connection->watchers) : NULL;
+
+    PyErr_Fetch(&type, &value, &traceback); /* close() may run while an exception is on its way */
+    for (Py_ssize_t i = 0; watchers && i < PyTuple_GET_SIZE(watchers); i++) {
+        PyObject *done = PyObject_CallNoArgs(PyTuple_GET_ITEM(watchers, i));
+
+        if (!done)
+            PyErr_WriteUnraisable(PyTuple_GET_ITEM(watchers, i));
+        Py_XDECREF(done);
+    }
+    Py_XDECREF(watchers);
+    PyErr_Restore(type, value, traceback);
+}
+
 static void close_connection(struct core_connection *connection)
 {
+    bool first = !connection->closed;
+
     connection->closed = true;
+    if (first && connection->watchers && connection->forks == core_forks())
+        call_watchers(connection);
     core_connection_end_leases(connection);
     core_maybe_close(connection);
 }
@@ -75,7 +102,10 @@ static void connection_dealloc(PyObject *self)
     struct core_connection *connection = (struct core_connection *)self;
     PyTypeObject *type = Py_TYPE(self);
 
+    if (connection->weak_references)
+        PyObject_ClearWeakRefs(self);
     close_connection(connection); /* no lease is left: each holds a reference */
+    core_fault_remove(connection);
     while (connection->free_boxes) {
         union core_box *box = connection->free_boxes;
 
@@ -83,6 +113,8 @@ static void connection_dealloc(PyObject *self)
         PyMem_RawFree(box);
     }
     Py_XDECREF(connection->stage);
+    Py_XDECREF(connection->socket);
+    Py_XDECREF(connection->watchers);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -163,47 +195,100 @@ static PyObject *connection_inbox(PyObject *self, PyObject *const *args, Py_ssiz
     return core_inbox_create((struct core_connection *)self, timeout_ns);
 }
 
-static PyObject *connection_free(PyObject *self, PyObject *ticket)
+static int add_number(PyObject *dict, const char *name, uint64_t number)
+{
+    PyObject *value = PyLong_FromUnsignedLongLong(number);
+    int rc = value ? PyDict_SetItemString(dict, name, value) : -1;
+
+    Py_XDECREF(value);
+    return rc;
+}
+
+static int add_leases(PyObject *dict, const struct core_connection *connection)
+{
+    uint64_t slots = 0, messages = 0, views = 0;
+
+    for (const struct core_lease *lease = connection->leases; lease; lease = lease->next) {
+        bool is_held = lease->phase != CORE_ENDED;
+
+        slots += is_held && lease->is_slot;
+        messages += is_held && !lease->is_slot;
+        views += (uint64_t)lease->views;
+    }
+    return add_number(dict, "held_slots", slots) < 0 ||
+                   add_number(dict, "held_messages", messages) < 0
+               ? -1
+               : add_number(dict, "views", views);
+}
+
+static PyObject *connection_stats(PyObject *self, PyObject *ignored)
+{
+    static const char *const names[] = {"sent",           "received", "released",      "forwarded",
+                                        "forward_copies", "nacked",   "shared",        "reads",
+                                        "expired",        "dropped",  "dead_lettered", "requeued",
+                                        "sent_bytes",     "overflows"};
+    struct core_connection *connection = (struct core_connection *)self;
+    struct ringside_counters counters;
+    uint64_t values[sizeof(counters) / sizeof(uint64_t)];
+    PyObject *dict;
+    int rc;
+
+    (void)ignored;
+    if (core_usable(connection) < 0)
+        return NULL;
+    rc = ringside_counters(connection->ringside, &counters);
+    if (rc < 0) {
+        core_raise(connection->state, connection->ringside, rc);
+        return NULL;
+    }
+    memcpy(values, &counters, sizeof(values));
+    dict = PyDict_New();
+    for (size_t i = 0; dict && i < sizeof(names) / sizeof(*names); i++) {
+        if (add_number(dict, names[i], values[i]) < 0)
+            Py_CLEAR(dict);
+    }
+    if (dict && add_leases(dict, connection) < 0)
+        Py_CLEAR(dict);
+    return dict;
+}
+
+/* Until _unwatch, the descriptor stays open, and close() calls `function`. */
+static PyObject *connection_watch(PyObject *self, PyObject *function)
 {
     struct core_connection *connection = (struct core_connection *)self;
-    const char *text;
-    uint64_t number = 0;
-    int rc;
 
     if (core_usable(connection) < 0)
         return NULL;
-    if (PyUnicode_Check(ticket)) {
-        text = PyUnicode_AsUTF8(ticket);
-        if (!text)
-            return NULL;
-        rc = ringside_free_text(connection->ringside, text);
-    } else {
-        if (core_unsigned(ticket, "ticket", UINT64_MAX, &number) < 0)
-            return NULL;
-        rc = ringside_free(connection->ringside, number);
-    }
-    if (rc < 0) {
-        core_raise(connection->state, connection->ringside, rc);
+    if (!connection->watchers && !(connection->watchers = PyList_New(0)))
         return NULL;
-    }
+    if (PyList_Append(connection->watchers, function) < 0)
+        return NULL;
+    connection->waiting++;
     Py_RETURN_NONE;
 }
 
-static PyObject *connection_ticket_text(PyObject *self, PyObject *ticket)
+static PyObject *connection_unwatch(PyObject *self, PyObject *function)
 {
     struct core_connection *connection = (struct core_connection *)self;
-    char text[RINGSIDE_TICKET_TEXT_BYTES];
-    uint64_t number = 0;
-    int rc;
+    Py_ssize_t index = connection->watchers ? PySequence_Index(connection->watchers, function) : -1;
 
-    if (core_usable(connection) < 0 || core_unsigned(ticket, "ticket", UINT64_MAX, &number) < 0)
-        return NULL;
-    rc = ringside_ticket_text(connection->ringside, number, text);
-    if (rc < 0) {
-        core_raise(connection->state, connection->ringside, rc);
-        return NULL;
-    }
-    return PyUnicode_FromString(text);
+    if (index < 0 || PySequence_DelItem(connection->watchers, index) < 0)
+        return PyErr_Occurred() ? NULL
+                                : PyErr_Format(PyExc_ValueError, "%R does not watch", function);
+    connection->waiting--;
+    core_maybe_close(connection);
+    Py_RETURN_NONE;
+}
+
+/* receive(timeout=0), but None when nothing is there. */
+static PyObject *connection_receive_now(PyObject *self, PyObject *ignored)
+{
+    struct core_lease *message = core_receive((struct core_connection *)self, 0, true);
+
+    (void)ignored;
+    if (!message && !PyErr_Occurred())
+        Py_RETURN_NONE;
+    return (PyObject *)message;
 }
 
 static PyObject *connection_fileno(PyObject *self, PyObject *ignored)
@@ -239,6 +324,22 @@ static PyObject *connection_stage(PyObject *self, void *closure)
     return ((struct core_connection *)self)->stage;
 }
 
+static PyObject *connection_socket(PyObject *self, void *closure)
+{
+    (void)closure;
+    Py_INCREF(((struct core_connection *)self)->socket);
+    return ((struct core_connection *)self)->socket;
+}
+
+/* Neither closed nor another process's. */
+static PyObject *connection_usable(PyObject *self, void *closure)
+{
+    struct core_connection *connection = (struct core_connection *)self;
+
+    (void)closure;
+    return PyBool_FromLong(!connection->closed && connection->forks == core_forks());
+}
+
 static PyObject *connection_closed(PyObject *self, void *closure)
 {
     (void)closure;
@@ -255,35 +356,59 @@ static PyObject *connection_repr(PyObject *self)
 
 static PyMethodDef connection_methods[] = {
     {"loan", CORE_FUNCTION(core_connection_loan), CORE_FAST,
-     "loan(shape, dtype, timeout=None, meta_bytes=0)\n--\n\n"
+     "loan($self, shape, dtype=None, timeout=None, meta_bytes=0)\n--\n\n"
      "Take a free slot for a tensor, or for several: loan([(shape, dtype), ...]).\n\n"
-     "timeout is seconds (None: for ever); meta_bytes is room for metadata beyond what the slot has "
+     "timeout is seconds (None: for ever); meta_bytes is room for metadata beyond what the slot "
+     "has "
      "left.\nRaises RingFull (timeout 0), Timeout, TooBig, InvalidShape, UnsupportedDtype."},
     {"send", CORE_FUNCTION(core_connection_send), CORE_FAST,
-     "send(route, data, meta=None, ttl=None, timeout=None, stream=0, sequence=0, trace=None)\n--\n\n"
-     "Copy an array (anything with a buffer, a torch tensor), or a list of them, and publish it.\n\n"
+     "send($self, route, data, meta=None, ttl=None, timeout=None, stream=0, sequence=0, "
+     "trace=None)\n--\n\n"
+     "Copy an array (anything with a buffer, a torch tensor), or a list of them, and publish "
+     "it.\n\n"
      "The arrays may be non-contiguous. meta is bytes, or a dict, which travels as JSON."},
     {"receive", CORE_FUNCTION(connection_receive), CORE_FAST,
-     "receive(timeout=None)\n--\n\nThe next Message; waits at most timeout seconds, then raises Timeout."},
+     "receive($self, timeout=None)\n--\n\nThe next Message; waits at most timeout seconds, then "
+     "raises Timeout."},
     {"receive_batch", CORE_FUNCTION(connection_receive_batch), CORE_FAST,
-     "receive_batch(n, timeout=None)\n--\n\nWait for one Message, and take at most n that are there."},
+     "receive_batch($self, n, timeout=None)\n--\n\nWait for one Message, and take at most n that "
+     "are there."},
     {"inbox", CORE_FUNCTION(connection_inbox), CORE_FAST,
-     "inbox(timeout=None)\n--\n\n"
-     "Iterate over messages; each is acknowledged when the next one is asked for, and its lease lasts "
-     "as long as\nits views. The loop ends when none came within timeout, or at close(). After a break, "
+     "inbox($self, timeout=None)\n--\n\n"
+     "Iterate over messages; each is acknowledged when the next one is asked for, and its lease "
+     "lasts "
+     "as long as\nits views. The loop ends when none came within timeout, or at close(). After a "
+     "break, "
      "the last message is\nstill held: release() it, or let it go back to the inbox."},
     {"read", core_connection_read, METH_O,
-     "read(ticket)\n--\n\nBegin reading by ticket, an int or its text; ends with Message.release().\n\n"
+     "read($self, ticket, /)\n--\n\n"
+     "Begin reading by a Ticket, its text, or a bare number; ends with Message.release().\n\n"
      "Raises StaleTicket, ForeignTicket, MalformedTicket, ExpiredTicket."},
-    {"free", connection_free, METH_O,
-     "free(ticket)\n--\n\nEnd a ticket: no new readers; its memory goes with the last one."},
-    {"ticket_text", connection_ticket_text, METH_O,
-     "ticket_text(ticket)\n--\n\nThe text form of a ticket, for JSON (whose numbers end at 2**53)."},
+    {"_watch", connection_watch, METH_O, NULL},
+    {"_unwatch", connection_unwatch, METH_O, NULL},
+    {"_receive_now", connection_receive_now, METH_NOARGS, NULL},
+    {"_read_added", core_connection_read_added, METH_O, NULL},
+    {"_load", CORE_FUNCTION(core_connection_load), CORE_FAST, NULL},
+    {"_put", CORE_FUNCTION(core_connection_put), CORE_FAST, NULL},
+    {"free", core_connection_free, METH_O,
+     "free($self, ticket, /)\n--\n\nEnd a ticket: no new readers; its memory goes with the last "
+     "one."},
+    {"ticket_text", core_connection_ticket_text, METH_O,
+     "ticket_text($self, ticket, /)\n--\n\nThe text form of a ticket, for JSON (whose numbers end "
+     "at 2**53)."},
+    {"stats", connection_stats, METH_NOARGS,
+     "stats($self)\n--\n\n"
+     "A dict of what this client did since it attached: messages sent, received, released, "
+     "forwarded (with\n"
+     "forward_copies), nacked, shared, reads by ticket, expired, dropped, dead_lettered, "
+     "sent_bytes, overflows; and\n"
+     "what it holds now: held_slots, held_messages, views. Threads that race may lose a count."},
     {"fileno", connection_fileno, METH_NOARGS,
-     "fileno()\n--\n\nA descriptor that polls readable when a message may be waiting.\n\n"
+     "fileno($self)\n--\n\nA descriptor that polls readable when a message may be waiting.\n\n"
      "Then receive(timeout=0) until Timeout, and poll again."},
     {"close", connection_close, METH_NOARGS,
-     "close()\n--\n\nEnd the session. What has live views stays mapped until the last one is gone; loans "
+     "close($self)\n--\n\nEnd the session. What has live views stays mapped until the last one is "
+     "gone; loans "
      "without views\nare abandoned, messages without views go back to their inbox."},
     {"__enter__", connection_enter, METH_NOARGS, NULL},
     {"__exit__", CORE_FUNCTION(connection_exit), METH_FASTCALL, NULL},
@@ -292,8 +417,15 @@ static PyMethodDef connection_methods[] = {
 
 static PyGetSetDef connection_fields[] = {
     {"stage", connection_stage, NULL, "Name of the stage.", NULL},
+    {"socket", connection_socket, NULL, "Path of the sidecar's socket.", NULL},
+    {"_usable", connection_usable, NULL, NULL, NULL},
     {"closed", connection_closed, NULL, "Whether close() was called.", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
+
+static PyMemberDef connection_members[] = {{"__weaklistoffset__", T_PYSSIZET,
+                                            offsetof(struct core_connection, weak_references),
+                                            READONLY, NULL},
+                                           {NULL, 0, 0, 0, NULL}};
 
 static PyType_Slot connection_slots[] = {
     {Py_tp_doc,
@@ -303,6 +435,7 @@ static PyType_Slot connection_slots[] = {
     {Py_tp_repr, connection_repr},
     {Py_tp_methods, connection_methods},
     {Py_tp_getset, connection_fields},
+    {Py_tp_members, connection_members},
     {0, NULL}};
 
 PyType_Spec core_connection_spec = {"ringside.Connection", sizeof(struct core_connection), 0,

@@ -21,6 +21,7 @@ struct core_state {
     PyTypeObject *view_type;
     PyTypeObject *inbox_type;
     PyTypeObject *tensor_type;             /* a struct sequence: shape, dtype, nbytes */
+    PyObject *ticket_type;                 /* ringside.Ticket */
     PyObject *make_error;                  /* _errors.make */
     PyObject *support;                     /* the module ringside._support */
     PyObject *dtype_codes;                 /* dict: whatever was accepted as a dtype -> code */
@@ -42,6 +43,10 @@ struct core_connection {
     struct ringside *ringside;             /* NULL once it is really closed */
     struct core_state *state;              /* lives as long as the type does */
     PyObject *stage;                       /* str */
+    PyObject *socket;                      /* str: path of the sidecar's socket */
+    PyObject *weak_references;             /* the interpreter's */
+    struct core_connection *next;          /* of all of the process, for fault.c */
+    PyObject *watchers;                    /* list of functions that close() calls, or NULL */
     struct core_lease *leases;             /* that pin the mappings: held, or with views alive */
     union core_box *free_boxes;            /* so that a message costs no malloc of its 5 KiB */
     unsigned free_box_count;               /* at most 16 */
@@ -102,6 +107,13 @@ struct core_options {
     bool has_metadata;
 };
 
+/* A Ticket or its text, or a bare number; core_ticket_finish when done. */
+struct core_ticket {
+    PyObject *owner;                       /* of `text` */
+    const char *text;                      /* NULL: by number */
+    uint64_t number;
+};
+
 struct core_signature {
     const char *name;
     int required;
@@ -115,6 +127,9 @@ int core_parse(const struct core_signature *signature, PyObject *const *args, Py
 int core_timeout(PyObject *value, int64_t *timeout_ns);
 int core_ttl(PyObject *value, uint64_t *ttl_ns);
 int core_unsigned(PyObject *value, const char *what, uint64_t most, uint64_t *number);
+int core_ticket(struct core_state *state, PyObject *value, struct core_ticket *ticket);
+void core_ticket_finish(struct core_ticket *ticket);
+int core_readers(struct core_state *state, PyObject *readers, PyObject *kept, unsigned *number);
 int core_options_init(struct core_state *state, struct core_options *options, PyObject *ttl,
                       PyObject *metadata, PyObject *stream, PyObject *sequence, PyObject *trace);
 void core_options_finish(struct core_options *options);
@@ -169,17 +184,30 @@ PyObject *core_shape_tuple(const struct ringside_tensor *tensor);
 PyObject *core_view_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
 PyObject *core_view_dlpack_device(PyObject *self, PyObject *ignored);
 
-/* slot.c, message.c, send.c */
+/* fault.c */
+void core_fault_add(struct core_connection *connection);
+void core_fault_remove(struct core_connection *connection);
+void core_fault_watch(void);
+
+/* slot.c, message.c, send.c, ticket.c */
 struct core_lease *core_loan(struct core_connection *connection, const struct ringside_tensor *tensors,
                              size_t count, uint32_t metadata_bytes, int64_t timeout_ns);
 /* 0, or -1 with an exception set and the slot still held. */
 int core_slot_send(struct core_lease *slot, const char *route, struct ringside_options *options,
                    int64_t timeout_ns);
+/* The new Ticket, or NULL with an exception set; the slot is spent when it was shared. */
+PyObject *core_slot_share(struct core_lease *slot, unsigned readers, struct ringside_options *options);
 struct core_lease *core_receive(struct core_connection *connection, int64_t timeout_ns, bool none_is_fine);
 PyObject *core_inbox_create(struct core_connection *connection, int64_t timeout_ns);
 PyObject *core_connection_loan(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
 PyObject *core_connection_send(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
+PyObject *core_connection_load(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
+PyObject *core_connection_put(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
 PyObject *core_connection_read(PyObject *self, PyObject *ticket);
+PyObject *core_connection_read_added(PyObject *self, PyObject *ticket);
+PyObject *core_connection_free(PyObject *self, PyObject *ticket);
+PyObject *core_connection_ticket_text(PyObject *self, PyObject *ticket);
+PyObject *core_message_pickle(PyObject *self, PyObject *ignored);
 
 extern PyType_Spec core_connection_spec;
 extern PyType_Spec core_slot_spec;

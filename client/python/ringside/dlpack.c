@@ -133,6 +133,8 @@ static PyObject *capsule(struct core_view *view, bool versioned, bool copy)
 
     if (!exported)
         return NULL;
+    if (!copy && !view->lease->is_slot)
+        core_fault_watch();
     if (versioned) {
         fill_tensor(exported, &exported->versioned.tensor, &view->tensor);
         exported->versioned.major = 1;

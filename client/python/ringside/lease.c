@@ -347,9 +347,11 @@ PyObject *core_lease_no_pickle(PyObject *self, PyObject *ignored)
     (void)ignored;
     return PyErr_Format(
         PyExc_TypeError,
-        "a %s is a lease of shared memory and cannot be pickled: share() it and pass "
-        "rs.ticket_text(ticket), or pickle a copy, numpy().copy()",
-        ((struct core_lease *)self)->is_slot ? "Slot" : "Message");
+        "a %s is a lease of shared memory and cannot be pickled: %s, or pickle a copy, "
+        "numpy().copy()",
+        ((struct core_lease *)self)->is_slot ? "Slot" : "Message that came by a route",
+        ((struct core_lease *)self)->is_slot ? "share() it and pass the Ticket"
+                                             : "put() its arrays and pass the Ticket");
 }
 
 PyObject *core_lease_self(PyObject *self, PyObject *ignored)

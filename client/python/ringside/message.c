@@ -38,37 +38,6 @@ struct core_lease *core_receive(struct core_connection *connection, int64_t time
     return message;
 }
 
-PyObject *core_connection_read(PyObject *self, PyObject *ticket)
-{
-    struct core_connection *connection = (struct core_connection *)self;
-    struct core_lease *message;
-    union core_box *box;
-    const char *text = NULL;
-    uint64_t number = 0;
-    int rc;
-
-    if (core_usable(connection) < 0)
-        return NULL;
-    if (PyUnicode_Check(ticket))
-        text = PyUnicode_AsUTF8(ticket);
-    if (PyUnicode_Check(ticket) ? !text : core_unsigned(ticket, "ticket", UINT64_MAX, &number) < 0)
-        return NULL;
-    box = core_box_take(connection);
-    if (!box)
-        return NULL;
-    rc = text ? ringside_read_text(connection->ringside, text, &box->message)
-              : ringside_read(connection->ringside, number, &box->message);
-    if (rc < 0) {
-        core_box_give(connection, box);
-        core_raise(connection->state, connection->ringside, rc);
-        return NULL;
-    }
-    message = core_lease_create(connection, connection->state->message_type, box);
-    if (message)
-        message->is_reading = true;
-    return (PyObject *)message;
-}
-
 static PyObject *end(struct core_lease *message, enum core_ending ending)
 {
     int rc;
@@ -251,6 +220,18 @@ static PyObject *message_attempts(PyObject *self, void *closure)
     return PyLong_FromUnsignedLong(message_of(self)->attempts);
 }
 
+static PyObject *message_held(PyObject *self, void *closure)
+{
+    (void)closure;
+    return PyBool_FromLong(((struct core_lease *)self)->phase == CORE_HELD);
+}
+
+static PyObject *message_kind(PyObject *self, void *closure)
+{
+    (void)closure;
+    return PyLong_FromUnsignedLong(message_of(self)->metadata_kind);
+}
+
 static PyObject *message_origin(PyObject *self, void *closure)
 {
     (void)closure;
@@ -261,32 +242,37 @@ static PyObject *message_origin(PyObject *self, void *closure)
 
 static PyMethodDef message_methods[] = {
     {"numpy", CORE_FUNCTION(core_lease_numpy), CORE_FAST,
-     "numpy(i=0)\n--\n\nTensor i as a read-only numpy.ndarray; no copy. The lease lasts as long as it."},
+     "numpy($self, i=0)\n--\n\nTensor i as a read-only numpy.ndarray; no copy. The lease lasts as "
+     "long as it."},
     {"arrays", message_arrays, METH_NOARGS,
-     "arrays()\n--\n\nA list with numpy(i) of every tensor."},
+     "arrays($self)\n--\n\nA list with numpy(i) of every tensor."},
     {"buffer", CORE_FUNCTION(core_lease_buffer), CORE_FAST,
-     "buffer(i=0)\n--\n\nTensor i as a read-only memoryview; bytes where the dtype has no letter."},
+     "buffer($self, i=0)\n--\n\nTensor i as a read-only memoryview; bytes where the dtype has no "
+     "letter."},
     {"torch", CORE_FUNCTION(core_lease_torch), CORE_FAST,
-     "torch(i=0, copy=False)\n--\n\nTensor i as a torch.Tensor on the CPU.\n\n"
-     "Without copy it shares the read-only memory: torch has no read-only tensors, and writing to it "
+     "torch($self, i=0, copy=False)\n--\n\nTensor i as a torch.Tensor on the CPU.\n\n"
+     "Without copy it shares the read-only memory: torch has no read-only tensors, and writing to "
+     "it "
      "ends the process."},
     {"__dlpack__", CORE_FUNCTION(core_lease_dlpack), CORE_FAST,
-     "__dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
+     "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
      "Tensor 0 as a DLPack capsule, read-only. Consumers older than DLPack 1.0 are not told so; "
      "writing ends the process."},
     {"__dlpack_device__", core_view_dlpack_device, METH_NOARGS, NULL},
     {"release", message_release, METH_NOARGS,
-     "release()\n--\n\nAcknowledge it, or end the reading, once its last view is gone."},
+     "release($self)\n--\n\nAcknowledge it, or end the reading, once its last view is gone."},
     {"nack", message_nack, METH_NOARGS,
-     "nack()\n--\n\nGive it back to its inbox, attempts + 1, once its last view is gone."},
+     "nack($self)\n--\n\nGive it back to its inbox, attempts + 1, once its last view is gone."},
     {"forward", CORE_FUNCTION(message_forward), CORE_FAST,
-     "forward(route, ttl=None, meta=None, timeout=None, stream=0, sequence=0, trace=None)\n--\n\n"
+     "forward($self, route, ttl=None, meta=None, timeout=None, stream=0, sequence=0, "
+     "trace=None)\n--\n\n"
      "Pass it on to a route and release it. Returns True when no byte was copied.\n\n"
-     "What is not given stays as it came; giving ttl, meta, stream, sequence or trace makes it a copy.\n"
+     "What is not given stays as it came; giving ttl, meta, stream, sequence or trace makes it a "
+     "copy.\n"
      "Its views must be gone (InvalidState otherwise)."},
     {"__enter__", core_lease_self, METH_NOARGS, NULL},
     {"__exit__", CORE_FUNCTION(message_exit), METH_FASTCALL, NULL},
-    {"__reduce_ex__", core_lease_no_pickle, METH_O, NULL},
+    {"__reduce_ex__", core_message_pickle, METH_O, NULL},
     {NULL, NULL, 0, NULL}};
 
 #define AT(field) (void *)offsetof(struct ringside_message, field)
@@ -296,7 +282,10 @@ static PyGetSetDef message_fields[] = {
     {"shape", core_lease_first_field, NULL, "Shape of tensor 0.", (void *)0},
     {"dtype", core_lease_first_field, NULL, "Canonical dtype name of tensor 0.", (void *)1},
     {"nbytes", core_lease_first_field, NULL, "Bytes of tensor 0.", (void *)2},
-    {"meta", message_meta, NULL, "bytes, or the dict that was sent.", NULL},
+    {"meta", message_meta, NULL, "bytes, or the dict that was sent; of what put() made, its JSON.",
+     NULL},
+    {"_kind", message_kind, NULL, NULL, NULL},
+    {"_held", message_held, NULL, NULL, NULL},
     {"ticket", message_number, NULL, "The message's ticket, an int.", AT(ticket)},
     {"attempts", message_attempts, NULL, "Earlier deliveries that were not acknowledged.", NULL},
     {"ttl", message_ttl, NULL, "Seconds after publish_ns; None: until acknowledged.", NULL},
@@ -311,7 +300,9 @@ static PyGetSetDef message_fields[] = {
 static PyType_Slot message_slots[] = {
     {Py_tp_doc,
      "A received message. `with message:` releases it at the end and nacks it on an exception;\n"
-     "one that is dropped without either is nacked. Views keep the lease alive."},
+     "one that is dropped without either is nacked. Views keep the lease alive.\n\n"
+     "One that was read by ticket can be pickled while it is held: the ticket travels, with one read more, and\n"
+     "the message is read again where it is unpickled, through ringside.default_connection()."},
     {Py_tp_dealloc, core_lease_dealloc},
     {Py_tp_methods, message_methods},
     {Py_tp_getset, message_fields},

@@ -193,18 +193,28 @@ static void close_sources(struct sending *sending)
     }
 }
 
+/* A slot with a copy of the sources, or NULL with an exception set. */
+static struct core_lease *load_sources(struct core_connection *connection, struct sending *sending,
+                                       uint32_t metadata_bytes, int64_t timeout_ns)
+{
+    struct core_lease *slot =
+        core_loan(connection, sending->tensors, (size_t)sending->count, metadata_bytes, timeout_ns);
+
+    for (Py_ssize_t i = 0; slot && i < sending->count; i++) {
+        if (copy_in(slot, (uint32_t)i, &sending->sources[i]) < 0)
+            Py_CLEAR(slot);
+    }
+    return slot;
+}
+
 static int send_sources(struct core_connection *connection, const char *route,
                         struct sending *sending, struct core_options *options, int64_t timeout_ns)
 {
     int64_t deadline_ns = core_deadline(timeout_ns);
-    struct core_lease *slot = core_loan(connection, sending->tensors, (size_t)sending->count,
-                                        options->options.metadata_bytes, timeout_ns);
-    int rc = slot ? 0 : -1;
+    struct core_lease *slot =
+        load_sources(connection, sending, options->options.metadata_bytes, timeout_ns);
+    int rc = slot ? core_slot_send(slot, route, &options->options, core_left(deadline_ns)) : -1;
 
-    for (Py_ssize_t i = 0; rc == 0 && i < sending->count; i++)
-        rc = copy_in(slot, (uint32_t)i, &sending->sources[i]);
-    if (rc == 0)
-        rc = core_slot_send(slot, route, &options->options, core_left(deadline_ns));
     Py_XDECREF(slot); /* abandons it unless it was sent */
     return rc;
 }
@@ -238,6 +248,61 @@ PyObject *core_connection_send(PyObject *self, PyObject *const *args, Py_ssize_t
     if (rc < 0)
         return NULL;
     Py_RETURN_NONE;
+}
+
+/* _load(data, meta_bytes, timeout): the first half of send(), for who awaits the second. */
+PyObject *core_connection_load(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                               PyObject *kwnames)
+{
+    static const struct core_signature signature = {
+        "_load", 3, 3, {"data", "meta_bytes", "timeout"}};
+    struct core_connection *connection = (struct core_connection *)self;
+    struct core_lease *slot = NULL;
+    struct sending sending;
+    PyObject *values[3];
+    uint64_t metadata_bytes = 0;
+    int64_t timeout_ns;
+
+    if (core_parse(&signature, args, given, kwnames, values) < 0 ||
+        core_unsigned(values[1], "meta_bytes", UINT32_MAX, &metadata_bytes) < 0 ||
+        core_timeout(values[2], &timeout_ns) < 0)
+        return NULL;
+    sending.count = 0;
+    if (open_sources(connection->state, values[0], &sending) == 0)
+        slot = load_sources(connection, &sending, (uint32_t)metadata_bytes, timeout_ns);
+    close_sources(&sending);
+    return (PyObject *)slot;
+}
+
+/* _put(arrays, tree, readers, kept, ttl, timeout): what ringside._tree took apart. */
+PyObject *core_connection_put(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                              PyObject *kwnames)
+{
+    static const struct core_signature signature = {
+        "_put", 6, 6, {"arrays", "tree", "readers", "kept", "ttl", "timeout"}};
+    struct core_connection *connection = (struct core_connection *)self;
+    struct core_lease *slot = NULL;
+    struct core_options options;
+    struct sending sending;
+    PyObject *values[6], *ticket = NULL;
+    unsigned readers;
+    int64_t timeout_ns;
+
+    if (core_parse(&signature, args, given, kwnames, values) < 0 ||
+        core_timeout(values[5], &timeout_ns) < 0 ||
+        core_readers(connection->state, values[2], values[3], &readers) < 0 ||
+        core_options_init(connection->state, &options, values[4], values[1], NULL, NULL, NULL) < 0)
+        return NULL;
+    options.options.metadata_kind = RINGSIDE_TREE;
+    sending.count = 0;
+    if (open_sources(connection->state, values[0], &sending) == 0)
+        slot = load_sources(connection, &sending, options.options.metadata_bytes, timeout_ns);
+    if (slot)
+        ticket = core_slot_share(slot, readers, &options.options);
+    Py_XDECREF(slot); /* abandons it unless it was shared */
+    close_sources(&sending);
+    core_options_finish(&options);
+    return ticket;
 }
 
 /* loan([(shape, dtype), ...]) */

@@ -94,21 +94,36 @@ static PyObject *slot_send(PyObject *self, PyObject *const *args, Py_ssize_t giv
     Py_RETURN_NONE;
 }
 
-static int readers_argument(struct core_state *state, PyObject *readers, PyObject *kept,
-                            uint64_t *number)
+/* The text is made while the slot is ours: once it is shared, a reader may be done with it at once.
+ */
+PyObject *core_slot_share(struct core_lease *slot, unsigned readers,
+                          struct ringside_options *options)
 {
-    int is_kept = kept ? PyObject_IsTrue(kept) : 0;
+    struct core_state *state = core_state_of(slot);
+    struct ringside *ringside = slot->connection->ringside;
+    struct ringside_slot *loan = &slot->box->slot;
+    char text[RINGSIDE_TICKET_TEXT_BYTES];
+    PyObject *ticket;
+    int rc;
 
-    if (is_kept < 0 || core_unsigned(readers, "readers", 255, number) < 0)
-        return -1;
-    if (is_kept) {
-        *number = 0;
-    } else if (*number == 0) {
-        core_raise_own(state, RINGSIDE_EINVALID,
-                       "readers is 0; it is 1..255 reads, or kept=True until free(ticket)");
-        return -1;
+    if (core_lease_held(slot) < 0 || core_usable(slot->connection) < 0)
+        return NULL;
+    rc = ringside_ticket_text(ringside, loan->ticket, text);
+    if (rc < 0) {
+        core_raise(state, ringside, rc);
+        return NULL;
     }
-    return 0;
+    ticket = PyObject_CallFunction(state->ticket_type, "s", text);
+    if (!ticket)
+        return NULL;
+    rc = ringside_share(ringside, loan, readers, options, NULL);
+    if (rc >= 0 || rc == -RINGSIDE_ESTATE)
+        core_lease_ended(slot);
+    if (rc >= 0)
+        return ticket;
+    Py_DECREF(ticket);
+    core_raise(state, ringside, rc);
+    return NULL;
 }
 
 static PyObject *slot_share(PyObject *self, PyObject *const *args, Py_ssize_t given,
@@ -118,26 +133,17 @@ static PyObject *slot_share(PyObject *self, PyObject *const *args, Py_ssize_t gi
         "share", 0, 7, {"readers", "kept", "ttl", "meta", "stream", "sequence", "trace"}};
     struct core_lease *slot = (struct core_lease *)self;
     struct core_options options;
-    PyObject *values[7];
-    uint64_t readers = 1, ticket = 0;
-    int rc;
+    PyObject *values[7], *ticket;
+    unsigned readers;
 
     if (core_parse(&signature, args, given, kwnames, values) < 0 ||
-        readers_argument(core_state_of(slot), values[0], values[1], &readers) < 0 ||
-        core_lease_held(slot) < 0 ||
+        core_readers(core_state_of(slot), values[0], values[1], &readers) < 0 ||
         core_options_init(core_state_of(slot), &options, values[2], values[3], values[4], values[5],
                           values[6]) < 0)
         return NULL;
-    rc = ringside_share(slot->connection->ringside, &slot->box->slot, (unsigned)readers,
-                        &options.options, &ticket);
+    ticket = core_slot_share(slot, readers, &options.options);
     core_options_finish(&options);
-    if (rc >= 0 || rc == -RINGSIDE_ESTATE)
-        core_lease_ended(slot);
-    if (rc < 0) {
-        core_raise(core_state_of(slot), slot->connection->ringside, rc);
-        return NULL;
-    }
-    return PyLong_FromUnsignedLongLong(ticket);
+    return ticket;
 }
 
 static PyObject *slot_abandon(PyObject *self, PyObject *ignored)
@@ -181,26 +187,31 @@ static PyObject *slot_nbytes_total(PyObject *self, void *closure)
 
 static PyMethodDef slot_methods[] = {
     {"numpy", CORE_FUNCTION(core_lease_numpy), CORE_FAST,
-     "numpy(i=0)\n--\n\nTensor i as a writable numpy.ndarray over the slot; no copy.\n\n"
-     "After send() or share() the memory belongs to the readers: do not write to arrays made before."},
+     "numpy($self, i=0)\n--\n\nTensor i as a writable numpy.ndarray over the slot; no copy.\n\n"
+     "After send() or share() the memory belongs to the readers: do not write to arrays made "
+     "before."},
     {"buffer", CORE_FUNCTION(core_lease_buffer), CORE_FAST,
-     "buffer(i=0)\n--\n\nTensor i as a writable memoryview; bytes where the dtype has no letter."},
+     "buffer($self, i=0)\n--\n\nTensor i as a writable memoryview; bytes where the dtype has no "
+     "letter."},
     {"torch", CORE_FUNCTION(core_lease_torch), CORE_FAST,
-     "torch(i=0, copy=False)\n--\n\nTensor i as a torch.Tensor on the CPU, writable over the slot unless copied."},
+     "torch($self, i=0, copy=False)\n--\n\nTensor i as a torch.Tensor on the CPU, writable over "
+     "the slot unless copied."},
     {"__dlpack__", CORE_FUNCTION(core_lease_dlpack), CORE_FAST,
-     "__dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
+     "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
      "Tensor 0 as a writable DLPack capsule."},
     {"__dlpack_device__", core_view_dlpack_device, METH_NOARGS, NULL},
     {"send", CORE_FUNCTION(slot_send), CORE_FAST,
-     "send(route, ttl=None, meta=None, timeout=None, stream=0, sequence=0, trace=None)\n--\n\n"
+     "send($self, route, ttl=None, meta=None, timeout=None, stream=0, sequence=0, "
+     "trace=None)\n--\n\n"
      "Publish on a route; the slot is spent. ttl and timeout are seconds, meta bytes or a dict.\n\n"
      "Raises NoRoute, RingFull, Timeout (a route that blocks); the slot is then still held."},
     {"share", CORE_FUNCTION(slot_share), CORE_FAST,
-     "share(readers=1, kept=False, ttl=None, meta=None, stream=0, sequence=0, trace=None)\n--\n\n"
+     "share($self, readers=1, kept=False, ttl=None, meta=None, stream=0, sequence=0, "
+     "trace=None)\n--\n\n"
      "Publish for `readers` reads by ticket, or until free(ticket) with kept=True.\n\n"
-     "Returns the ticket, an int; Connection.ticket_text gives the form that travels in JSON."},
+     "Returns a Ticket. It always has a time to live: ttl seconds, or the stage's tickets.ttl_ms."},
     {"abandon", slot_abandon, METH_NOARGS,
-     "abandon()\n--\n\nGive the loan back unpublished, once its last view is gone."},
+     "abandon($self)\n--\n\nGive the loan back unpublished, once its last view is gone."},
     {"__enter__", core_lease_self, METH_NOARGS, NULL},
     {"__exit__", CORE_FUNCTION(slot_exit), METH_FASTCALL, NULL},
     {"__reduce_ex__", core_lease_no_pickle, METH_O, NULL},

@@ -390,3 +390,29 @@ func caseNextStage() {
 		return free == slotCount
 	})
 }
+
+// A ticket of the sender's ring is read through the sidecar of the stage that it sends to, and freed there.
+func caseReadAtNextStage() {
+	w := attach(*socket, "go-client", nil)
+	defer w.close()
+	reader := attach(*nextSocket, "go-reader", nil)
+	defer reader.close()
+	request := &control.ShareRequest{Lease: loanPayload(w).Lease, Kept: true, Options: options()}
+	request.Options.TtlNs = uint64(time.Minute)
+	shared, err := w.Share(soon, request)
+	must(err)
+	message, err := readText(reader, shared.Text)
+	must(err)
+	check(bytes.Equal(message.Lease.Ring, w.session.Ring.Incarnation) && message.Lease.Delivery == -1,
+		"a reading of the sender's ring, not %v", message.Lease)
+	message.TtlNs = options().TtlNs
+	checkPayload(message)
+	_, err = reader.Free(soon, &control.FreeRequest{By: &control.FreeRequest_Ticket{Ticket: shared.Ticket}})
+	must(err)
+	_, err = readText(reader, shared.Text)
+	refused(err, codes.NotFound, "STALE_TICKET")
+	free, _ := w.slots()
+	check(free == slotCount-1, "the slot of a message that is read in use, not %d free", free)
+	reader.release(message.Lease)
+	checkAllFree(w)
+}

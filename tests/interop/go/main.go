@@ -42,6 +42,7 @@ var cases = []struct {
 	{"close_keeps_loan_for_session", caseDetach},
 	{"death_returns_loan", caseDeath},
 	{"send_to_next_stage", caseNextStage},
+	{"read_at_next_stage", caseReadAtNextStage},
 }
 
 // run reports one case; a failed check ends it with what was expected.
