@@ -194,8 +194,8 @@ SCENARIOS = {
                                only="post|repl|release"),
     "close_with_a_call": Scenario("callee", "b", ["hold 1 500"], waiting=[("a", "call b 1 1")],
                                   only="close|nack|free|wake"),
-    "answer_in_vain": Scenario("callee", "b", ["hold 1 500", "sleep 60", "reply 1", "release"],
-                               prepare=[("a", "begin b 1", 0)], waiting=[("a", "cancel 30")],
+    "answer_in_vain": Scenario("callee", "b", ["hold 1 2000", "loan 1 0", "sleep 100", "abandon", "reply 1", "release"],
+                               prepare=[("a", "begin b 1", 0)], meanwhile=lambda world: world.keepers["a"]("cancel 0"),
                                only="post|repl|take_back|release|free"),
     # worker that reads by ticket
     "read": Scenario("reader", "a", ["read 0", "pass 1", "unread", "read 0", "unread", "read 0", "unread", "misread 0", "read 1", "pass 1", "unread",

@@ -227,6 +227,7 @@ class World:
         for keeper in self.keepers.values():
             keeper("release")
             keeper("abandon")
+            keeper("cancel 0")
 
     def take_all(self):
         for keeper in self.keepers.values():
