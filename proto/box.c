@@ -16,7 +16,8 @@ static uint64_t ticket_of(const struct rs_ring *ring, const struct rs_loan *loan
     return rs_ticket_pack((uint16_t)ring->layout.sidecar_id, loan->slot, loan->generation);
 }
 
-/* What a cell holds of a reply that is being taken back: the ticket with another sidecar id, and never 0. */
+/* What a cell holds of a reply that is being taken back: the ticket with another sidecar id, and
+ * never 0. */
 static unsigned id_taken_back(unsigned id)
 {
     return id == UINT16_MAX ? 1 : id + 1;
@@ -44,8 +45,8 @@ int rs_reply_publish(const struct rs_reply *reply)
     prepare(reply);
     /* Before the seal: a sealed reply always has its cell, whenever its callee dies. */
     RS_FAILPOINT(post_before);
-    /* Swapped without a look first: the caller polls the line, and would have to give it twice. A swap that failed orders
-     * nothing, so the look of one who sleeps for room comes after it. */
+    /* Swapped without a look first: the caller polls the line, and would have to give it twice. A
+     * swap that failed orders nothing, so the look of one who sleeps for room comes after it. */
     for (; !rs_cas_seq_cst(cell, &empty, ticket); empty = 0) {
         if (rs_load_seq_cst(cell) != 0)
             return -RINGSIDE_E_FULL;
@@ -73,7 +74,8 @@ bool rs_reply_take_back(const struct rs_reply *reply, bool caller_is_gone)
     };
 
     RS_FAILPOINT(take_back_before);
-    /* The dead take nothing: their box may have been emptied, and their words swept before the seal. */
+    /* The dead take nothing: their box may have been emptied, and their words swept before the
+     * seal. */
     bool won = rs_cas_seq_cst(cell, &ticket, back);
     if (!won && !caller_is_gone)
         return false;
