@@ -27,14 +27,15 @@ static inline struct rs_pending call_pending(struct ringside *connection,
                                              const struct ringside_call *call)
 {
     uint64_t request = call->private_[CALL_REQUEST];
+    unsigned credits = call_credits(call);
+    unsigned turn = credits == 1 ? 0 : (unsigned)(call->private_[CALL_NUMBER] % credits);
 
     return (struct rs_pending){
         .own = &connection->own.ring,
         .slot = (uint32_t)(request >> 32),
         .generation = (uint32_t)request,
         .ring = &call_peer(call)->ring,
-        .cell =
-            call_first_cell(call) + (unsigned)(call->private_[CALL_NUMBER] % call_credits(call)),
+        .cell = call_first_cell(call) + turn,
     };
 }
 
