@@ -139,6 +139,9 @@ class Sidecar:
 
     def answers(self):
         assert self.process.poll() is None, f"{self.stage} ended with {self.process.returncode}: {self.tail()}"
+        return self.listens()
+
+    def listens(self):
         with socket.socket(socket.AF_UNIX) as probe:
             try:
                 probe.connect(str(self.socket))

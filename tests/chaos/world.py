@@ -357,7 +357,7 @@ class World:
         """Until it serves and has its links, or is dead again."""
         sidecar = self.sidecars[stage]
         def done():
-            return not sidecar.running() or (sidecar.answers() and self.rings[stage].connected() == self.links[stage])
+            return not sidecar.running() or (sidecar.listens() and self.rings[stage].connected() == self.links[stage])
         until(done, lambda: f"{stage} serves: {sidecar.tail()}", 10)
 
     def pass_by(self, stage):
