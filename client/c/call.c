@@ -307,6 +307,23 @@ SELDOM static int refuse_reply(struct ringside *connection, struct ringside_call
                 "ring lost its pages", peer->ring.layout.stage, lease->slot);
 }
 
+/* An error that travels under its name, "NAME: text", comes back as itself: several share a status. */
+SELDOM static int named_error(const char *text, int status, const char **rest)
+{
+    char name[32];
+    size_t bytes = strcspn(text, ":");
+
+    if (bytes >= sizeof name || strncmp(text + bytes, ": ", 2) != 0)
+        return 0;
+    memcpy(name, text, bytes);
+    name[bytes] = '\0';
+    int error = rs_error_from_name(name);
+    if (error == 0 || (int)rs_error_status(error) != status)
+        return 0;
+    *rest = text + bytes + 2;
+    return error;
+}
+
 /* What the callee says went wrong. The reply is not the caller's. */
 SELDOM static int fail_with_status(struct ringside *connection, struct ringside_call *call,
                                    const struct rs_lease *lease, const struct rs_message *header,
@@ -314,7 +331,7 @@ SELDOM static int fail_with_status(struct ringside *connection, struct ringside_
 {
     char text[TEXT_BYTES + 1];
     size_t bytes = header->metadata_bytes < TEXT_BYTES ? header->metadata_bytes : TEXT_BYTES;
-    int error = rs_status_error((int)call->status);
+    const char *told = text;
 
     memcpy(text, base + header->metadata_offset, bytes);
     text[bytes] = '\0';
@@ -322,10 +339,13 @@ SELDOM static int fail_with_status(struct ringside *connection, struct ringside_
         if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
             text[i] = ' ';
     }
+    int error = named_error(text, (int)call->status, &told);
+    if (error == 0)
+        error = rs_status_error((int)call->status);
     (void)rs_ring_release(lease);
     end_call(connection, call);
     return fail(connection, error < 0 ? error : -RINGSIDE_E_INTERNAL, "%s",
-                bytes > 0 ? text : "the callee gave no reason");
+                *told != '\0' ? told : "the callee gave no reason");
 }
 
 /* The lease is held and the cell empty. */
@@ -389,21 +409,24 @@ IN_ONE_PIECE static int look(struct ringside *connection, struct ringside_call *
     return take_reply(connection, call, pending, content, ticket, &lease, reply);
 }
 
-SELDOM static int fail_gone(struct ringside *connection, struct ringside_call *call)
-{
-    const char *stage = peer_of(call)->ring.layout.stage;
-
-    end_early(connection, call);
-    return fail(connection, -RINGSIDE_E_UNAVAILABLE,
-                "no reply will come: a worker of stage \"%s\" died with the call, let it go without a "
-                "reply, or it was dropped", stage);
-}
-
 SELDOM static int fail_over(struct ringside *connection, struct ringside_call *call)
 {
     cancel(connection, call);
     return fail_with(connection, -RINGSIDE_E_TIMEOUT,
                      "the time of the call is over; its callee is told that nobody waits");
+}
+
+/* A request whose time is over may have been dropped for it before the caller looks. */
+SELDOM static int fail_gone(struct ringside *connection, struct ringside_call *call)
+{
+    const char *stage = peer_of(call)->ring.layout.stage;
+
+    if (time_left((int64_t)call->private_[CALL_DEADLINE]) == 0)
+        return fail_over(connection, call);
+    end_early(connection, call);
+    return fail(connection, -RINGSIDE_E_UNAVAILABLE,
+                "no reply will come: a worker of stage \"%s\" died with the call, let it go without a "
+                "reply, or it was dropped", stage);
 }
 
 SELDOM static int fail_none(struct ringside *connection)
@@ -432,7 +455,14 @@ SELDOM static int look_and_arm_event(struct ringside *connection, struct ringsid
                                      const struct rs_pending *pending,
                                      struct ringside_message *reply)
 {
-    rs_wait_arm(&own_box(connection)->posted, RS_WAIT_EVENT);
+    rs_word32 *posted = &own_box(connection)->posted;
+    struct epoll_event events[POLLED_FDS];
+
+    (void)epoll_wait(connection->epoll_fd, events, POLLED_FDS, 0);
+    pass_edge_on(connection, &connection->awaits_message, &connection->inbox.shared->not_empty);
+    pass_edge_on(connection, &connection->awaits_reply, posted); /* of the other calls */
+    rs_store_relaxed(&connection->awaits_reply, 1);
+    rs_wait_arm(posted, RS_WAIT_EVENT);
     int rc = look_well(connection, call, pending, reply);
 
     link_tend(connection, false);

@@ -12,7 +12,6 @@
 #define HINTS_RETRY_NS    INT64_C(10000000)   /* the sidecar rebuilds wrong hints at its next audit */
 #define HINTS_PATIENCE_NS INT64_C(2000000000) /* and must have done so by then */
 #define NEVER             INT64_MAX           /* as a moment to look again */
-#define POLLED_FDS        4                   /* eventfd, two timers, socket */
 
 _Static_assert(offsetof(struct peer, ring) == 0, "a lease's ring is the start of its peer");
 
@@ -220,6 +219,14 @@ static void set_look_timer(struct ringside *connection, int64_t at_ns)
     (void)timerfd_settime(connection->look_timer_fd, TFD_TIMER_ABSTIME, &timer, NULL);
 }
 
+void pass_edge_on(struct ringside *connection, rs_word32 *awaits, rs_word32 *word)
+{
+    if (rs_load_relaxed(awaits) != 0 && (rs_load_seq_cst(word) & RS_WAIT_EVENT) == 0) {
+        rs_store_relaxed(awaits, 0);
+        rs_event_write(connection->event_fd);
+    }
+}
+
 /* For pollers: our own edge is consumed first, then the event armed, then looked again, so that none is missed. The eventfd
  * itself is never read: others who poll it may be able to take what we cannot. An edge stays when a message was found. */
 SELDOM static int look_and_arm_event(struct ringside *connection, struct ringside_message *message)
@@ -228,6 +235,9 @@ SELDOM static int look_and_arm_event(struct ringside *connection, struct ringsid
     int64_t again_ns;
 
     (void)epoll_wait(connection->epoll_fd, events, POLLED_FDS, 0);
+    pass_edge_on(connection, &connection->awaits_reply,
+                 &connection->own.ring.boxes[connection->own.ring.client].posted);
+    rs_store_relaxed(&connection->awaits_message, 1);
     rs_wait_arm(&connection->inbox.shared->not_empty, RS_WAIT_EVENT);
     int rc = look(connection, message, &again_ns);
     if (rc > 0)
