@@ -12,6 +12,8 @@
 /* private_ of a call */
 enum { CALL_TAG, CALL_PEER, CALL_REQUEST, CALL_CELLS, CALL_NUMBER, CALL_DEADLINE };
 
+#define IS_POLLED (UINT64_C(1) << 16) /* in CALL_CELLS, beside first cell and credits: counted in calls.polled */
+
 /* What a look finds. */
 enum { NOTHING, REPLY, LAST_REPLY };
 
@@ -27,7 +29,7 @@ static unsigned first_cell(const struct ringside_call *call)
 
 static unsigned credits_of(const struct ringside_call *call)
 {
-    return (unsigned)(call->private_[CALL_CELLS] >> 8);
+    return (unsigned)(call->private_[CALL_CELLS] >> 8) & 0xff;
 }
 
 static struct rs_pending pending_of(struct ringside *connection, const struct ringside_call *call)
@@ -140,15 +142,18 @@ void calls_reap(struct ringside *connection)
     }
 }
 
-static void close_call(struct ringside_call *call)
+static void close_call(struct ringside *connection, struct ringside_call *call)
 {
+    if (UNLIKELY((call->private_[CALL_CELLS] & IS_POLLED) != 0))
+        rs_fetch_add_relaxed(&connection->calls.polled, UINT32_MAX);
+    call->private_[CALL_CELLS] &= ~IS_POLLED;
     call->open = 0;
     call->private_[CALL_TAG] = 0;
 }
 
 static void end_call(struct ringside *connection, struct ringside_call *call)
 {
-    close_call(call);
+    close_call(connection, call);
     give_cells(connection, first_cell(call), credits_of(call));
 }
 
@@ -158,7 +163,7 @@ SELDOM static void end_early(struct ringside *connection, struct ringside_call *
     struct rs_pending pending = pending_of(connection, call);
     unsigned first = first_cell(call);
 
-    close_call(call);
+    close_call(connection, call);
     connection->calls.ended[first] = (struct ended_call){
         .peer = peer_of(call),
         .slot = pending.slot,
@@ -450,19 +455,16 @@ static int look_well(struct ringside *connection, struct ringside_call *call,
     return NOTHING;
 }
 
-/* For pollers: as in consume.c, the own edge is consumed first, then the event armed, then looked again. */
+/* For pollers, who have consumed the edge by ringside_fd_clear: armed, then looked again. */
 SELDOM static int look_and_arm_event(struct ringside *connection, struct ringside_call *call,
                                      const struct rs_pending *pending,
                                      struct ringside_message *reply)
 {
-    rs_word32 *posted = &own_box(connection)->posted;
-    struct epoll_event events[POLLED_FDS];
-
-    (void)epoll_wait(connection->epoll_fd, events, POLLED_FDS, 0);
-    pass_edge_on(connection, &connection->awaits_message, &connection->inbox.shared->not_empty);
-    pass_edge_on(connection, &connection->awaits_reply, posted); /* of the other calls */
-    rs_store_relaxed(&connection->awaits_reply, 1);
-    rs_wait_arm(posted, RS_WAIT_EVENT);
+    if ((call->private_[CALL_CELLS] & IS_POLLED) == 0) {
+        call->private_[CALL_CELLS] |= IS_POLLED;
+        rs_fetch_add_relaxed(&connection->calls.polled, 1);
+    }
+    rs_wait_arm(&own_box(connection)->posted, RS_WAIT_EVENT);
     int rc = look_well(connection, call, pending, reply);
 
     link_tend(connection, false);
@@ -510,7 +512,7 @@ static int sleep_for_reply(struct ringside *connection, struct ringside_call *ca
         calls_reap(connection);
         link_tend(connection, left_ns < 0 || left_ns > CALL_TIMEOUT_NS);
         if (is_down(connection)) {
-            close_call(call);
+            close_call(connection, call);
             return fail_down(connection);
         }
         rs_wait_sleep(posted, armed, left_ns);

@@ -219,25 +219,16 @@ static void set_look_timer(struct ringside *connection, int64_t at_ns)
     (void)timerfd_settime(connection->look_timer_fd, TFD_TIMER_ABSTIME, &timer, NULL);
 }
 
-void pass_edge_on(struct ringside *connection, rs_word32 *awaits, rs_word32 *word)
-{
-    if (rs_load_relaxed(awaits) != 0 && (rs_load_seq_cst(word) & RS_WAIT_EVENT) == 0) {
-        rs_store_relaxed(awaits, 0);
-        rs_event_write(connection->event_fd);
-    }
-}
-
 /* For pollers: our own edge is consumed first, then the event armed, then looked again, so that none is missed. The eventfd
- * itself is never read: others who poll it may be able to take what we cannot. An edge stays when a message was found. */
+ * itself is never read: others who poll it may be able to take what we cannot. An edge stays when a message was found, and
+ * while replies are polled for as well: it may mean one of them. */
 SELDOM static int look_and_arm_event(struct ringside *connection, struct ringside_message *message)
 {
     struct epoll_event events[POLLED_FDS];
     int64_t again_ns;
 
-    (void)epoll_wait(connection->epoll_fd, events, POLLED_FDS, 0);
-    pass_edge_on(connection, &connection->awaits_reply,
-                 &connection->own.ring.boxes[connection->own.ring.client].posted);
-    rs_store_relaxed(&connection->awaits_message, 1);
+    if (rs_load_relaxed(&connection->calls.polled) == 0)
+        (void)epoll_wait(connection->epoll_fd, events, POLLED_FDS, 0);
     rs_wait_arm(&connection->inbox.shared->not_empty, RS_WAIT_EVENT);
     int rc = look(connection, message, &again_ns);
     if (rc > 0)

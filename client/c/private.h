@@ -115,6 +115,7 @@ struct calls {
     rs_word free_cells;                     /* bits of those that are not set aside */
     rs_word lingering;                      /* bits of the first cells of calls in `ended` */
     rs_word32 count;                        /* calls begun: the low half of the next id */
+    rs_word32 polled;                       /* calls in flight whose replies somebody polls for */
     struct ended_call ended[RS_BOX_CELLS];  /* by first cell; of who has taken the bit off */
 };
 
@@ -148,8 +149,6 @@ struct ringside {
     int event_fd;                                     /* of the stage's inbox; keeps its number to the end */
     int epoll_fd;                                     /* -1 until asked for */
     int timer_fd;                                     /* in the epoll: next attempt to re-attach */
-    rs_word32 awaits_message;                         /* a poller has looked for one, and may have to be woken */
-    rs_word32 awaits_reply;                           /* the same */
     int look_timer_fd;                                /* in the epoll: look again, see look_and_arm_event */
     rs_word32 look_timer_set;
     int arriving[RS_FDPASS_MAX];                      /* descriptors of the answer being handled */
@@ -354,9 +353,6 @@ static inline uint64_t tag_of(const struct ringside *connection, uint64_t kind)
     return (uint64_t)(uintptr_t)connection ^ kind;
 }
 
-/* The edge of the polled descriptor is for all who poll it, and whoever looks consumes it: one that was meant for who looks at
- * `word` is made again. Those set `awaits` before they arm. */
-void pass_edge_on(struct ringside *connection, rs_word32 *awaits, rs_word32 *word);
 /* Fills the public message from a validated header. `base`: of the slot's body. */
 void message_fill(struct ringside_message *message, const struct rs_message *header,
                   const struct peer *peer, uint8_t *base, uint32_t slot, uint32_t generation);

@@ -159,9 +159,13 @@ void ringside_close(struct ringside *connection);
 /* Name of the stage; static while the connection lives. */
 const char *ringside_stage(const struct ringside *connection);
 
-/* A descriptor that polls readable when a message or a reply may be waiting. Then call ringside_receive with timeout 0 (for
- * replies: ringside_call_wait, for each call) until it returns -RINGSIDE_ETIMEOUT, and poll again. Owned by the connection. */
+/* A descriptor that polls readable when a message may be waiting. Then call ringside_receive with timeout 0 until it
+ * returns -RINGSIDE_ETIMEOUT, and poll again. Owned by the connection.
+ * It polls readable for replies as well once ringside_call_wait with timeout 0 has returned -RINGSIDE_ETIMEOUT. Whoever waits
+ * for both calls ringside_fd_clear when it was readable, and then looks for messages and for replies to each call. */
 int ringside_fd(struct ringside *connection);
+/* The descriptor is not readable any more, until something comes after that. 0, or an error of every call. */
+int ringside_fd_clear(struct ringside *connection);
 
 /* Takes a free slot for tensors (dtype, rank, shape of each; 1..64) and at most metadata_bytes of metadata.
  * -RINGSIDE_ETIMEOUT (or -RINGSIDE_EFULL with timeout 0) when none became free; -RINGSIDE_ETOO_BIG, -RINGSIDE_ESHAPE, -RINGSIDE_EDTYPE. */

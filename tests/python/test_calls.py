@@ -102,6 +102,10 @@ def make_stage():
             yield np.array([i])
 
     @stage.method
+    def Range(request):
+        return map(np.array, [[0], [1]])
+
+    @stage.method
     def Tree(request):
         return {"got": request.tree(), "method": request.method}
 
@@ -313,6 +317,38 @@ def test_many_tasks_call_at_once(rs, stages):
         assert run(main()) == [2 * i for i in range(500)]
 
 
+def test_no_wake_is_lost(rs, stages):
+    """Tasks of two loops on one connection, in few slots: each reply wakes who waits for it, at once."""
+    counts, failures = {}, []
+
+    async def main(number):
+        async def call(i):
+            with await rs.call_async("work.Double", np.array([i]), timeout=LONG) as reply:
+                assert reply.numpy()[0] == 2 * i
+
+        for _ in range(20):
+            await asyncio.gather(*(call(i) for i in range(20)))
+        counts[number] = 400
+
+    def loop(number):
+        try:
+            asyncio.run(asyncio.wait_for(main(number), LONG))
+        except BaseException as error:  # noqa: BLE001 - shown by the test
+            failures.append(error)
+
+    again, ringside._calls.LOOK_AGAIN = ringside._calls.LOOK_AGAIN, LONG  # nothing but wakes
+    try:
+        with Serving(stages[1], make_stage()):
+            threads = [threading.Thread(target=loop, args=(i,)) for i in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(2 * LONG)
+    finally:
+        ringside._calls.LOOK_AGAIN = again
+    assert not failures and counts == {0: 400, 1: 400}
+
+
 def test_one_loop_calls_and_serves(rs, callee):
     """Both sides in one loop, with coroutines that wait for each other: nothing blocks, and nobody spins meanwhile."""
     stage = ringside.Stage()
@@ -372,6 +408,7 @@ def test_stream(rs, stages):
             for credits in (1, 3):
                 replies = rs.call_stream("work.Count", np.array([count]), timeout=LONG, credits=credits)
                 assert [int(reply.numpy()[0]) for reply in replies] == list(range(count))
+        assert [int(reply.numpy()[0]) for reply in rs.call_stream("work.Range", timeout=LONG)] == [0, 1]
         with rs.call_stream("work.Double", np.array([4]), timeout=LONG) as replies:  # one reply is a stream as well
             assert [reply.numpy()[0] for reply in replies] == [8]
 
@@ -503,6 +540,28 @@ def test_a_cancelled_task_cancels_its_call(rs, callee):
 
     run(main())
     assert seen == ["began", True] * 3
+
+
+def test_a_server_that_is_cancelled(rs, callee):
+    stage, began = ringside.Stage(), []
+
+    @stage.method
+    async def Wait(request):
+        began.append(request.method)
+        await asyncio.sleep(LONG)
+
+    async def main():
+        server = asyncio.create_task(stage.serve_async(callee))
+        task = asyncio.create_task(rs.call_async("work.Wait", timeout=LONG))
+        while not began:
+            await asyncio.sleep(0.001)
+        server.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await server
+        with pytest.raises(ringside.Unavailable, match="stopped serving"):
+            await task
+
+    run(main())
 
 
 def test_cancelled_from_another_thread(rs, callee):

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from ._aio import A_MOMENT, _again, _deadline, _readable, _set
+from ._aio import A_MOMENT, _again, _before_look, _deadline, _readable, _set
 from ._errors import InvalidState, RingFull, Timeout
 
 if TYPE_CHECKING:
@@ -157,9 +157,12 @@ async def _begin(connection: Connection, target: str, data: Any, meta: Any, time
 async def _ready(connection: Connection, call: Call, deadline: float | None) -> None:
     """Until there is a reply, or the call is over."""
     try:
-        while not call._poll():
+        while True:
+            before = _before_look()
+            if call._poll():
+                return
             look_again = time.monotonic() + LOOK_AGAIN
-            await _readable(connection, look_again if deadline is None else min(look_again, deadline))
+            await _readable(connection, look_again if deadline is None else min(look_again, deadline), before)
     except BaseException:
         call.cancel()
         raise

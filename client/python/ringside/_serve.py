@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import inspect
 import logging
 import threading
@@ -11,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, overload
 
 from . import _core
-from ._errors import Cancelled, InvalidState, RingsideError, Timeout, Unimplemented
+from ._errors import Cancelled, InvalidState, RingsideError, Timeout, Unavailable, Unimplemented
 
 if TYPE_CHECKING:
     import asyncio
@@ -40,7 +41,7 @@ class Stage:
             return request.numpy() * 0.5         # an array, a list of them, a dict, a loaned Slot, or None
 
         @stage.method
-        def Chunks(request):                     # a generator: a stream of replies
+        def Chunks(request):                     # a generator, or any iterator: a stream of replies
             for chunk in np.array_split(request.numpy(), 10):
                 yield chunk
 
@@ -149,9 +150,9 @@ class Stage:
             return
         try:
             result = self._find(rs, name)(message)
-            if inspect.isgenerator(result):
+            if isinstance(result, collections.abc.Iterator):
                 _send_all(message, result)
-            elif inspect.iscoroutine(result) or inspect.isasyncgen(result):
+            elif inspect.iscoroutine(result) or isinstance(result, collections.abc.AsyncIterator):
                 if inspect.iscoroutine(result):
                     result.close()
                 raise TypeError(f"method {name!r} is asynchronous: serve it with serve_async()")
@@ -180,7 +181,8 @@ class Stage:
         """As serve(), in tasks of the running loop: at most `limit` calls at a time.
 
         Methods may be coroutine functions and asynchronous generators, which are cancelled when their call is. A plain
-        function runs in the loop and holds it up.
+        function runs in the loop and holds it up. When this task is cancelled, so are they, and their callers get
+        Unavailable.
         """
         import asyncio
 
@@ -211,6 +213,10 @@ class Stage:
         except InvalidState:
             if not rs.closed:
                 raise
+        except asyncio.CancelledError:
+            for task in tasks:
+                task.cancel()
+            raise
         finally:
             watcher.cancel()
             if tasks:
@@ -227,9 +233,9 @@ class Stage:
             result = self._find(rs, name)(message)
             if inspect.isawaitable(result):
                 result = await result
-            if inspect.isasyncgen(result):
+            if isinstance(result, collections.abc.AsyncIterator):
                 await _send_all_async(message, result)
-            elif inspect.isgenerator(result):
+            elif isinstance(result, collections.abc.Iterator):
                 await _send_all_async(message, _one_by_one(result))
             elif not message._held or message._answered:
                 _spare(name, result)
@@ -237,7 +243,8 @@ class Stage:
                 await message.reply_async(result)
         except asyncio.CancelledError:
             if not (message._held and message.cancelled):
-                raise  # the loop ends
+                _answer_failure(message, name, Unavailable("the callee stopped serving"))
+                raise
         except Exception as error:
             _answer_failure(message, name, error)
         finally:
@@ -275,7 +282,13 @@ def _send_all(message: Message, items: Iterator[Any]) -> None:
             message.reply(item, last=False)
         message.reply()
     finally:
-        items.close()  # type: ignore[attr-defined]
+        _close(items)
+
+
+def _close(items: Iterator[Any]) -> None:
+    close = getattr(items, "close", None)
+    if close is not None:
+        close()
 
 
 async def _one_by_one(items: Iterator[Any]) -> AsyncIterator[Any]:
@@ -286,7 +299,7 @@ async def _one_by_one(items: Iterator[Any]) -> AsyncIterator[Any]:
             yield item
             await asyncio.sleep(0)
     finally:
-        items.close()  # type: ignore[attr-defined]
+        _close(items)
 
 
 async def _send_all_async(message: Message, items: AsyncIterator[Any]) -> None:
@@ -295,7 +308,9 @@ async def _send_all_async(message: Message, items: AsyncIterator[Any]) -> None:
             await message.reply_async(item, last=False)
         await message.reply_async()
     finally:
-        await items.aclose()  # type: ignore[attr-defined]
+        close = getattr(items, "aclose", None)
+        if close is not None:
+            await close()
 
 
 async def _watch(tasks: dict[asyncio.Task[None], Message]) -> None:

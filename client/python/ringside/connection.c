@@ -292,6 +292,17 @@ static PyObject *connection_receive_now(PyObject *self, PyObject *ignored)
     return (PyObject *)message;
 }
 
+/* The descriptor is not readable any more. Quietly nothing once it is closed. */
+static PyObject *connection_clear(PyObject *self, PyObject *ignored)
+{
+    struct core_connection *connection = (struct core_connection *)self;
+
+    (void)ignored;
+    if (connection->ringside && connection->forks == core_forks())
+        (void)ringside_fd_clear(connection->ringside);
+    Py_RETURN_NONE;
+}
+
 static PyObject *connection_fileno(PyObject *self, PyObject *ignored)
 {
     struct core_connection *connection = (struct core_connection *)self;
@@ -392,6 +403,7 @@ static PyMethodDef connection_methods[] = {
      "Raises StaleTicket, ForeignTicket, MalformedTicket, ExpiredTicket."},
     {"_watch", connection_watch, METH_O, NULL},
     {"_unwatch", connection_unwatch, METH_O, NULL},
+    {"_clear", connection_clear, METH_NOARGS, NULL},
     {"_receive_now", connection_receive_now, METH_NOARGS, NULL},
     {"_read_added", core_connection_read_added, METH_O, NULL},
     {"_call", CORE_FUNCTION(core_connection_begin_call), CORE_FAST, NULL},
