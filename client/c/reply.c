@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Answering: replies sealed as held by the caller, error replies, and what becomes of a call without an answer. */
+/* Answering: replies sealed as held by the caller, error replies, and what becomes of a call
+ * without an answer. */
 #include "client/c/private.h"
 #include "proto/failpoint.h"
 
 #include <string.h>
 
-#define SPINS_FIRST  64   /* looks for room before a sleep */
-#define TEXT_MAX     1024 /* bytes of an error reply's text */
+#define SPINS_FIRST 64   /* looks for room before a sleep */
+#define TEXT_MAX    1024 /* bytes of an error reply's text */
 
 /* A held request and what its caller said in it. */
 struct request {
     struct rs_lease lease;
-    struct peer *peer;       /* ring of the caller */
-    uint64_t call;           /* call word */
+    struct peer *peer; /* ring of the caller */
+    uint64_t call;     /* call word */
     uint64_t id;
-    uint64_t admission;      /* nonce of the caller in the own ring */
+    uint64_t admission; /* nonce of the caller in the own ring */
 };
 
 static void request_of(const struct ringside_message *message, struct request *request)
@@ -30,7 +31,7 @@ static void request_of(const struct ringside_message *message, struct request *r
 static bool is_held_call(const struct ringside *connection, const struct ringside_message *message)
 {
     return message != NULL && message->private_[MESSAGE_TAG] == tag_of(connection, TAG_HELD) &&
-           message->private_[MESSAGE_CALL] != 0;
+           message->method != NULL;
 }
 
 /* By the entries in both rings: who had a number then may be dead, and another have it. */
@@ -44,14 +45,12 @@ static bool caller_is_there(struct ringside *connection, const struct request *r
 
 static bool time_is_over(const struct ringside_message *message)
 {
-    return message->ttl_ns != 0 &&
-           (uint64_t)rs_now_ns() - message->publish_ns > message->ttl_ns;
+    return message->ttl_ns != 0 && (uint64_t)rs_now_ns() - message->publish_ns > message->ttl_ns;
 }
 
 int ringside_is_call(const struct ringside_message *message)
 {
-    return message != NULL && message->private_[MESSAGE_TAG] != 0 &&
-           message->private_[MESSAGE_CALL] != 0;
+    return message != NULL && message->private_[MESSAGE_TAG] != 0 && message->method != NULL;
 }
 
 SELDOM static int fail_request(const struct ringside *connection)
@@ -129,7 +128,9 @@ static int send_reply(struct ringside *connection, struct ringside_message *mess
 
     request_of(message, &request);
     unsigned credits = rs_call_credits(request.call);
-    if (UNLIKELY(!caller_is_there(connection, &request))) {
+    /* Whether they are the caller's yet is looked at after the seal. */
+    if (UNLIKELY(rs_call_caller(request.call) >= request.peer->ring.layout.client_count ||
+                 rs_call_holder(request.call) >= own->layout.client_count)) {
         (void)rs_ring_abandon(own, own->client, loan);
         return fail_unwanted(connection);
     }
@@ -138,9 +139,9 @@ static int send_reply(struct ringside *connection, struct ringside_message *mess
         .loan = *loan,
         .holder = (uint16_t)rs_call_holder(request.call),
         .box = &request.peer->ring.boxes[rs_call_caller(request.call)],
-        .cell = rs_call_first_cell(request.call) +
-                (unsigned)(credits == 1 ? 0 : number % credits),
-        .event_fd = request.peer == &connection->own ? connection->event_fd : request.peer->event_fd,
+        .cell = rs_call_first_cell(request.call) + (unsigned)(credits == 1 ? 0 : number % credits),
+        .event_fd =
+            request.peer == &connection->own ? connection->event_fd : request.peer->event_fd,
     };
     header->ttl_ns = 0;
     header->publish_ns = (uint64_t)rs_now_coarse_ns();
@@ -163,7 +164,7 @@ static int send_reply(struct ringside *connection, struct ringside_message *mess
         return rc;
     /* After the seal: whoever gives up or dies later finds the reply. */
     bool gone = !caller_is_there(connection, &request);
-    if (UNLIKELY(gone || rs_request_is_cancelled(&request.lease)) &&
+    if ((UNLIKELY(gone) || UNLIKELY(rs_request_is_cancelled(&request.lease))) &&
         rs_reply_take_back(&reply, gone))
         return fail_unwanted(connection);
     RS_FAILPOINT(replied);

@@ -7,7 +7,8 @@
 
 #define TEXT_BYTES 1024
 
-static const struct ringside_method *find_method(const struct ringside_method *methods, size_t count,
+static const struct ringside_method *find_method(const struct ringside_method *methods,
+                                                 size_t count,
                                                  const struct ringside_message *message)
 {
     for (size_t i = 0; i < count; i++) {
@@ -25,9 +26,9 @@ static void answer_unknown(struct ringside *connection, struct ringside_message 
                            const struct ringside_method *methods, size_t count)
 {
     char text[TEXT_BYTES];
-    size_t at = (size_t)snprintf(text, sizeof text, "stage \"%s\" has no method \"%.*s\"; it has: ",
-                                 ringside_stage(connection), (int)message->method_bytes,
-                                 message->method);
+    size_t at =
+        (size_t)snprintf(text, sizeof text, "stage \"%s\" has no method \"%.*s\"; it has: ",
+                         ringside_stage(connection), (int)message->method_bytes, message->method);
     const char *separator = "";
 
     for (size_t i = 0; i < count && at < sizeof text; i++) {
@@ -71,7 +72,7 @@ int ringside_serve(struct ringside *connection, const struct ringside_method *me
     rc = method->handler(connection, &message, method->data);
     if (!is_held(connection, &message))
         return 0;
-    if (rc < 0 && message.private_[MESSAGE_CALL] != 0 &&
+    if (rc < 0 && message.method != NULL &&
         (message.private_[MESSAGE_REPLIES] & MESSAGE_ANSWERED) == 0)
         answer_failure(connection, &message, rc);
     return ringside_release(connection, &message);

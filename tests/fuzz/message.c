@@ -47,6 +47,9 @@ static void write_again(struct rs_message *message, struct rs_slot *stale)
     uint64_t bytes;
 
     CHECK(rs_message_plan(message, message->metadata_bytes, &bytes) == 0);
+    /* The name of a method stays where it was. */
+    if (message->call_id != 0 && bytes < message->method_offset + message->method_bytes)
+        bytes = message->method_offset + message->method_bytes;
     uint64_t slot_bytes = (bytes + RS_SLOT_ALIGN) / RS_SLOT_ALIGN * RS_SLOT_ALIGN;
     uint64_t table_bytes = message->tensor_count * (uint64_t)RS_DESCRIPTOR_BYTES;
     uint8_t *body = calloc(1, table_bytes);

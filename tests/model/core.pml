@@ -11,14 +11,13 @@
  * NOSLOTS: slots are never used again and always sealed; only words, cells and hints live. Then content[s] is s.
  *
  * Sizes: NS slots, ND words each, NW of them in use, NC cells per inbox, NI inboxes. GM, LM: generations and laps are counted
- * modulo these. P0: position at which head and tail start.
+ * modulo these. P0: position at which head and tail start, a multiple of NC.
  *
  * Wrong on purpose (each must be found): NORECHK no second look after a clear; NODEST the word's destination is not compared;
  * NOSTATE take without a look at the state; DESC the free check scans downwards; TAILFAR, HEADFAR the catch-up goes a lap
- * too far; NOLAP a producer fills any empty cell; UNSIGNED laps are compared as plain numbers; CELLSFIRST the audit reads
- * the cells before the words; CLEARUNJUDGED cells of unmapped rings are cleared; CLEARALL overflow is cleared although a
+ * too far; NOLAP a producer fills any empty cell; UNSIGNED laps are compared as plain numbers; PASSES 1: who is behind gives up; CLEARUNJUDGED cells of unmapped rings are cleared; CLEARALL overflow is cleared although a
  * ring could not be walked; EXCHANGE overflow is cleared before the walk; NOCELLS rebuilding the hints leaves cells
- * that no head will reach; OLDLOOK only the cells at head and tail are looked at; NORELOAD who is behind goes on step by step. */
+ * that no head will reach; OLDLOOK only the cells at head and tail are looked at. */
 #ifndef NS
 #define NS 2
 #endif
@@ -187,7 +186,13 @@ inline help_head(ib_, from, to)
 
 inline overflow(ib_)
 {
+#ifdef FORGETSET
+    R(k = ov[ib_]);
+    if :: k & 1 :: else -> R(ov[ib_] = ((ov[ib_] + 2) & 30) | 1) fi;
+    k = 0;
+#else
     R(ov[ib_] = ((ov[ib_] + 2) & 30) | 1);
+#endif
     WAKE_EMPTY(ib_)
 }
 
@@ -305,12 +310,8 @@ inline take_pass(ib_)
             a = h + (AHEAD(c, h) > 2 -> AHEAD(c, h) - 2 : 0) * NC + 1;
 #endif
             help_head(ib_, h, a);
-#ifdef NORELOAD
-            h = a
-#else
             R(h = head[ib_]);
             if :: h < a -> h = a :: else fi
-#endif
         :: AHEAD(c, h) < 0 -> bad = !um; break
         :: AHEAD(c, h) == 0 && CF(c) ->
             s2 = CS(c); d2 = CD(c);
@@ -354,7 +355,11 @@ inline take(ib_)
         fi
     od;
     p = 0; pass = 0; a = 0;
+#ifdef EMPTYONLY
+    if :: !got && !um -> walk(ib_) :: else fi;
+#else
     if :: !got -> walk(ib_) :: else fi;
+#endif
     a = 0; x = 0; w = 0; s2 = 0; d2 = 0; ok = 0;
     if :: !got -> s = 0; d = 0 :: else -> bad = 0 fi
 }
@@ -490,11 +495,7 @@ inline sweep(k_)
     s = 0; x = 0; w = 0; ok = 0; f = 0
 }
 
-#ifdef CELLSFIRST
-#define NAMED(b_, ib_) 1
-#else
 #define NAMED(b_, ib_) (((qt >> (b_)) & 1) == (ib_))
-#endif
 /* Which of the collected words have a cell in inbox ib_: f */
 inline find_cells(ib_)
 {
@@ -513,11 +514,6 @@ inline find_cells(ib_)
 inline audit()
 {
     s = 0; q = 0; qt = 0; f = 0;
-#ifdef CELLSFIRST
-    r = 0; ib = 0;
-    do :: ib < NI -> find_cells(ib); ib++ :: else -> break od;
-    r = f; ib = 0;
-#endif
     do
     :: s < NS ->
         if
@@ -545,18 +541,14 @@ inline audit()
         if
         :: (q >> i) & 1 ->
             ib = (qt >> i) & 1;
-#ifdef CELLSFIRST
-            f = r;
-#else
             if :: !((m >> ib) & 1) -> m = m | (1 << ib); find_cells(ib) :: else fi;
-#endif
             if :: !((f >> i) & 1) -> push(ib, i / ND, i % ND) :: else fi
         :: else
         fi;
         i++
     :: else -> break
     od;
-    i = 0; q = 0; qt = 0; f = 0; ib = 0; m = 0; got = 0; r = 0
+    i = 0; q = 0; qt = 0; f = 0; ib = 0; m = 0; got = 0
 }
 
 #ifdef MEND

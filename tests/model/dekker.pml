@@ -7,13 +7,14 @@
  *      2 (b) cell cleared -> delivery word || word QUEUED -> scan of the cells
  *      3 (b) the same, sealed by a dead producer: the audit only reads
  *      4 (c, d) DONE -> the other word || the same
- *      5 (f) cell cleared -> head -> wait word || armed -> head
- *      6 (g) overflow set already: it is set again by a read-modify-write || overflow cleared -> walk
+ *      5 (f) the head, which follows the cell -> wait word || armed -> head
+ *      6 (g) overflow set already: seal -> set again, a new value || overflow -> walk -> cleared if the value is the same
  *      7 (bitmap) bit off -> state || FREE -> look at the bit, set when off
  *      8 a failed compare-and-swap between a plain store and a load (WON: it is won)
  *      9 (f) who clears the cell loses the race for the head || armed -> head; whoever moves the head wakes
  * Wrong on purpose: WP, WQ a plain store on that side; LP, LQ its load overtakes; PAIR 5: EARLY the wait word is read before the
- * head is moved; PAIR 6: SETONCE who finds it set leaves it; PAIR 7: LOADFIRST the state is read first, LOOKFIRST the bit is
+ * head is moved; PAIR 6: SETONCE who finds it set leaves it
+ * (LP: set before the seal; LQ: walked before overflow is read); PAIR 7: LOADFIRST the state is read first, LOOKFIRST the bit is
  * looked at first; PAIR 9: QUIET who moves the head for another does not wake. */
 bit bp, bq, fp, fq; /* a store waits in P's, in Q's buffer; finished */
 byte X, Y, H, Z, asleep, freed, taken;
@@ -26,9 +27,12 @@ byte X, Y, H, Z, asleep, freed, taken;
 #elif PAIR == 4
 #define SP X = 1
 #define SQ Y = 1
+#elif PAIR == 5
+#define SP H = 1
+#define SQ Y = Y | 1
 #elif PAIR == 6
 #define SP X = 1 /* state SEALED */
-#define SQ Y = 0 /* overflow */
+#define SQ skip
 #elif PAIR == 7
 #define SP X = 0 /* the bit */
 #define SQ Y = 1 /* state FREE */
@@ -73,11 +77,10 @@ proctype P()
     SIDEP(a = Y);
     if :: a & 1 -> RMWP(Y = 2) :: else fi
 #elif PAIR == 5
-    DOP;
 #ifdef EARLY
-    a = Y; RMWP(H = 1);
+    a = Y; DOP;
 #else
-    RMWP(H = 1); a = Y;
+    SIDEP(a = Y);
 #endif
     if :: a & 1 -> RMWP(Y = 2) :: else fi
 #elif PAIR == 2 || PAIR == 3
@@ -88,9 +91,9 @@ proctype P()
     if :: a == 1 -> RMWP(if :: freed == 0 -> freed = 1 :: else fi) :: else fi
 #elif PAIR == 6
 #ifdef SETONCE
-    SIDEP(a = Y); if :: a == 0 -> RMWP(Y = 1) :: else fi
+    SIDEP(a = Y); if :: a & 1 :: else -> RMWP(Y = (Y + 2) | 1) fi
 #else
-    DOP; RMWP(Y = 1)
+    SIDEP(RMWP(Y = (Y + 2) | 1))
 #endif
 #elif PAIR == 7
 #ifdef LOADFIRST
@@ -138,7 +141,7 @@ proctype R()
 
 proctype Q()
 {
-    byte a;
+    byte a, v;
 #if PAIR == 1 || PAIR == 8
     SIDEQ(a = X);
     if :: a == 0 -> asleep = 1; (Y & 2); asleep = 0 :: else fi
@@ -154,7 +157,12 @@ proctype Q()
     SIDEQ(a = X);
     if :: a == 1 -> RMWQ(if :: freed == 0 -> freed = 1 :: else fi) :: else fi
 #elif PAIR == 6
-    SIDEQ(a = X); if :: a == 1 -> taken = 1 :: else fi
+#ifdef LQ
+    a = X; v = Y;
+#else
+    v = Y; a = X;
+#endif
+    if :: a == 1 -> taken = 1 :: else -> RMWQ(if :: Y == v -> Y = Y - 1 :: else fi) fi
 #elif PAIR == 7
 #ifdef LOOKFIRST
     a = X; DOQ;
@@ -192,7 +200,7 @@ proctype monitor()
 #elif PAIR == 4
         assert(freed == 1)
 #elif PAIR == 6
-        assert(taken || Y == 1)
+        assert(taken || (Y & 1))
 #elif PAIR == 7
         assert(taken || X == 1)
 #endif

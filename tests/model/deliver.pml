@@ -6,7 +6,8 @@
  * FANOUT: 0 one inbox, 1 both, 2 any. FWD: a consumer of inbox 0 may pass its message on to inbox 1. FORK: it may pass it on
  * to inbox 1 and once more to its own. EXPIRE n messages end by expiry. DROP n: a producer without a slot drops the oldest
  * message, n times. NOAUDIT: no audit ever (for runs without deaths: nothing needs it). MEND: hints are looked at before each audit.
- * HOSTILE: once, at any time, head or tail is set to any value near. RELEASED words may be DONE at first.
+ * HOSTILE: once, at any time, head or tail is set to any value near. RUNG: the bell has rung, so an
+ * audit runs beside the living.
  * Wrong on purpose, besides those of core.pml: LATEWORDS words are queued after the seal. DROPBLIND, DROPKEEP: drop-oldest
  * stores the word without comparing; leaves the cell. ORDER: what is dropped must be older than what stays. */
 #ifndef NP
@@ -395,6 +396,9 @@ init
         j = 0; do :: j < NP -> run producer(j); j++ :: else -> break od;
         j = 0; do :: j < NK -> run consumer(NP + j, j % NI); j++ :: else -> break od;
         run sidecar();
+#ifdef RUNG
+        bell = 1;
+#endif
 #ifdef HOSTILE
         run vandal();
 #endif

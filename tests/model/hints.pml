@@ -2,7 +2,7 @@
 /* Cells, head and tail alone: laps that wrap, winners that sleep before they store the tail, stale and doubled cells, hints
  * set to nonsense at any time and mended beside living pushers and takers. Every slot is one message, used once.
  *
- * NP producers x NM messages, NK consumers. EXPIRE n words end while their cells stay. DOUBLE n: n times a queued word gets one
+ * NP producers x NM messages, NK consumers. EXPIRE n words end while their cells stay; DROP n end and their cells go. DOUBLE n: n times a queued word gets one
  * more cell (an audit that read the word before it was taken). NACKS n. P0: first position; LM: laps are counted modulo LM.
  * HOSTILE n: n times head or tail is set to any value near; then the sidecar looks at the hints before each audit.
  * Nothing needs an audit, and no take says INTERNAL, unless HOSTILE.
@@ -18,6 +18,9 @@
 #endif
 #ifndef EXPIRE
 #define EXPIRE 0
+#endif
+#ifndef DROP
+#define DROP 0
 #endif
 #ifndef DOUBLE
 #define DOUBLE 0
@@ -44,7 +47,7 @@
 #define WAKE_FULL(ib) skip
 #define SIDECAR (NP + NK)
 
-byte fin, expired, doubled, nacks;
+byte fin, expired, dropped, doubled, nacks;
 inline crash() { skip }
 
 #include "core.pml"
@@ -107,6 +110,27 @@ proctype expiry()
             s = 0
         }
     :: fin >= NP || expired == EXPIRE -> break
+    od
+}
+#endif
+
+#if DROP > 0
+/* rs_inbox_drop_oldest by producers of other rings than those before it: a word ends, then its cell is cleared out of turn. */
+proctype dropper()
+{
+    byte s, i;
+    short c;
+    do
+    :: atomic {
+            dropped < DROP && fin < NP -> select(i : 0 .. NC - 1);
+            c = cell[i]; s = CS(c);
+            if
+            :: CF(c) && DP(WORD(s, 0)) == QUEUED -> WORD(s, 0) = DW(0, 0, 0, 0, DONE); cons[s] = 1; dropped++
+            :: else -> c = 0
+            fi
+        };
+        atomic { if :: CF(c) && cell[i] == c -> cell[i] = CE(0, (CL(c) + 1) % LM, 0, 0) :: else fi; c = 0; s = 0; i = 0 }
+    :: fin >= NP || dropped == DROP -> break
     od
 }
 #endif
@@ -191,6 +215,9 @@ init
         run sidecar();
 #if EXPIRE > 0
         run expiry();
+#endif
+#if DROP > 0
+        run dropper();
 #endif
 #if DOUBLE > 0
         run doubler(SIDECAR);

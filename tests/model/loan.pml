@@ -4,10 +4,11 @@
  * bits, unless an allocator died: then the audit sets them.
  *
  * NS slots, a bitmap word for each two slots, one summary word. NP producers x NM loans; each remembers the slot that it sealed last.
- * NF consumers that free. MAXC deaths of producers.
+ * NF consumers that free. MAXC deaths of producers; STOP: they are stopped for ever and live, so that nobody sweeps; then a sleeper
+ * looks again after a second.
  * Wrong on purpose: READFIRST the state is read before the bit is cleared; LOOKEARLY who frees looks at the bits before the
  * state is FREE; NOLOOK2 a summary bit is cleared without a second look at its word; HINTED the look before the sleep is at the
- * hints alone (harmless until an allocator dies); NOAUDIT no bits are set after a death; ARMLATE the look comes before the arming. */
+ * hints alone (harmless until an allocator is stopped); NOAUDIT no bits are set after a death; ARMLATE the look comes before the arming. */
 #ifndef NS
 #define NS 2
 #endif
@@ -38,13 +39,17 @@ short st[NS];
 byte bits[NWORDS]; /* two bits each */
 byte summary;
 byte ww; /* slot_free: sequence, armed */
-byte dead, swept, fin, deaths;
+byte dead, swept, fin, deaths, tick;
 byte sleeping; /* ghost */
 
 inline crash()
 {
     if
+#ifdef STOP
+    :: me < NCL && deaths < MAXC -> deaths++; goto out
+#else
     :: me < NCL && deaths < MAXC -> deaths++; dead = dead | (1 << me); goto out
+#endif
     :: true
     fi
 }
@@ -192,7 +197,7 @@ inline loan_or_arm()
         :: !ok ->
             sleeping = sleeping | (1 << me);
 end_sleep:
-            atomic { ww != v -> sleeping = sleeping & ~(1 << me) }
+            atomic { ww != v || ((tick >> me) & 1) -> tick = tick & ~(1 << me); sleeping = sleeping & ~(1 << me) }
         :: else
         fi;
         v = 0
@@ -282,12 +287,17 @@ out:
 proctype monitor()
 {
     byte s;
+#ifdef STOP
+    timeout -> tick = sleeping;
+#endif
     timeout ->
         atomic {
             do
             :: s < NS ->
-                assert(SP(st[s]) != FREE || !sleeping);                                             /* nobody sleeps beside a free slot */
+                assert(SP(st[s]) != FREE || !sleeping); /* nobody sleeps beside a free slot */
+#ifndef STOP
                 assert(SP(st[s]) != FREE || (((bits[s / 2] >> (s % 2)) & 1) && ((summary >> (s / 2)) & 1))); /* nor is one hidden */
+#endif
                 s++
             :: else -> break
             od

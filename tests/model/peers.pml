@@ -5,6 +5,7 @@
  *
  * NM messages each of producers A and B, KT takes of each worker, MAXC deaths, MAXR restarts. ONLYCONSUMERS: only they die.
  * ONLYA: only A's sidecar is restarted; it is down as long as it likes. LATE: C's worker maps A's ring when it asks for it.
+ * ONEWAY: B sends nothing.
  * Wrong on purpose: SWEEPALL a sidecar sweeps both rings by its own numbers. */
 #define NS 2
 #define NI 2
@@ -214,7 +215,12 @@ out:
 init
 {
     atomic {
-        run producer(0); run producer(1);
+        run producer(0);
+#ifdef ONEWAY
+        fin = 2;
+#else
+        run producer(1);
+#endif
         run consumer(2, 0); run consumer(3, 1);
         run sidecar(NCL); run sidecar(NCL + 1);
         run checker()

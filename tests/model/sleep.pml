@@ -4,8 +4,8 @@
  *
  * N0, N1, N2 messages of rings 0 (the inbox's own), 1 and 2, each ring with a producer; consumer j maps the rings in MAPj (a bit
  * each) and can open those in OPENS. NK consumers; HOG: consumer 0 is busy for ever with its first message. MAXC deaths: of
- * consumers (WHO 1), of producers (WHO 2), of both. Then the sidecar sweeps, audits and wakes; BELL: it also answers the bell.
- * TICK: a sleeper looks again after a second. EXPIRE n words end, their cells stay.
+ * consumers (WHO 1), of producers (WHO 2), of both, of consumers in the walk (WHO 4). Then the sidecar sweeps, audits and wakes; BELL: it also answers the bell.
+ * SERIAL: one producer after the other. TICK: a sleeper looks again after a second. EXPIRE n words end, their cells stay.
  * LATER: at last the rings of consumers that had to do without are handed over.
  * Wrong on purpose, besides core.pml's: LASTRING of several unmapped rings the last one is asked for, and no other; EMPTYONLY no
  * walk when the cells ended with those of unmapped rings; FORGETSET who finds overflow set already does not set it again;
@@ -55,7 +55,7 @@ byte map[NCL + 1];
 byte ww; /* not_empty: sequence, futex armed */
 byte asleep; /* ghost: in FUTEX_WAIT, a bit each */
 byte woken;  /* WAKEONE: who was woken */
-byte tick, dead, swept, busy, deaths, expired;
+byte turn, tick, dead, swept, busy, deaths, expired;
 
 #define MAPPED(s) ((map[me] >> RING(s)) & 1)
 /* note_unmapped: the next after the ring that was asked for last */
@@ -72,7 +72,7 @@ byte tick, dead, swept, busy, deaths, expired;
 #define WAKE_EMPTY(ib) wake()
 #define WAKE_FULL(ib) skip
 
-#define MORTAL ((me < NK && (WHO & 1)) || (me >= NK && me < NCL && (WHO & 2)))
+#define MORTAL ((me < NK && ((WHO & 1) || ((WHO & 4) && whole))) || (me >= NK && me < NCL && (WHO & 2)))
 inline crash()
 {
     if
@@ -182,6 +182,9 @@ proctype producer(byte me; byte from; byte count)
 {
     LOCALS;
     byte u, ur, asked;
+#ifdef SERIAL
+    turn == me - NK;
+#endif
     do
     :: m < count ->
         R(WORD(from + m, 0) = DW(0, 0, 0, 0, QUEUED)); /* the seal */
@@ -191,7 +194,7 @@ proctype producer(byte me; byte from; byte count)
     :: else -> break
     od;
 out:
-    atomic { t = 0; c = 0; k = 0; a = 0; n = 0; m = 0; x = 0; w = 0; ok = 0; got = 0; u = 0; ur = 0; asked = 0 }
+    atomic { turn++; t = 0; c = 0; k = 0; a = 0; n = 0; m = 0; x = 0; w = 0; ok = 0; got = 0; u = 0; ur = 0; asked = 0 }
 }
 
 inline wake_all()
@@ -261,7 +264,7 @@ init
         j = 0; do :: j < NK -> run consumer(j); j++ :: else -> break od;
         map[NK] = 1; map[NK + 1] = 2; map[NK + 2] = 4; map[NCL] = 7;
         run producer(NK, 0, N0);
-#if N1 > 0
+#if N1 > 0 || defined(SERIAL)
         run producer(NK + 1, N0, N1);
 #endif
 #if N2 > 0

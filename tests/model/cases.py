@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The searches of run.py: each must hold, or must fail by an assertion.
+
+`states` is what a search that holds has stored; much fewer mean that the model does less than it did.
+"""
+import typing
+
+
+class Case(typing.NamedTuple):
+    """One search; options are the macros of its model."""
+
+    name: str
+    model: str
+    options: str
+    size: str  # small or large
+    holds: bool
+    states: int
+    note: str
+
+
+def _holds(model, name, options, states, note):
+    return Case(f"{model}-{name}", model, options, "small", True, states, note)
+
+
+def _large(model, name, options, states, note):
+    return Case(f"{model}-{name}", model, options, "large", True, states, note)
+
+
+def _fails(model, name, options, note):
+    return Case(f"{model}-{name}", model, options, "small", False, 0, note)
+
+
+def _pairs():
+    """Each Dekker pair as prescribed, and with each of its four accesses weakened."""
+    states = {1: 62, 2: 63, 3: 143, 4: 49, 5: 62, 6: 60, 7: 63}
+    weaker = {"WP": "a plain store on the left side", "WQ": "a plain store on the right side",
+              "LP": "the left side's load overtakes", "LQ": "the right side's load overtakes"}
+    for pair in range(1, 8):
+        yield _holds("dekker", f"{pair}", f"-DPAIR={pair}", states[pair], "as prescribed")
+        for macro, what in weaker.items():
+            options = f"-DPAIR={pair} -D{macro}"
+            if (pair, macro) == (6, "WQ"):
+                continue  # that side only reads before its swap
+            if (pair, macro) in ENOUGH:
+                yield _holds("dekker", f"{pair}-{macro}", options, ENOUGH[pair, macro], what + ": still enough")
+            else:
+                yield _fails("dekker", f"{pair}-{macro}", options, what)
+
+
+# Where a plain store is enough: the seal, before an audit that only reads and before overflow is swapped.
+ENOUGH = {(3, "WQ"): 153, (6, "WP"): 66}
+
+ONE = "-DNS=1 -DNP=1 "  # one slot that is used again and again, one producer
+FORK = "-DFORK -DNI=2 -DNS=1 -DNM=1 "
+BARE = "-DNR=1 -DNK=0 -DLEFT=1 "  # one reader, tickets alone
+TWO_RINGS = "-DNK=1 -DN0=1 -DN1=1 "
+ADOPT = "-DMAXR=1 -DMEND -DHOSTILE -DP0=6"
+WALK_DEATH = "-DN0=2 -DMAXC=1 -DWHO=4 -DNOAUDIT "
+LAPS = "-DLM=8 -DP0=14 "  # laps wrap from 7 to 0 after two messages
+
+CASES = [
+    # Slots, words, cells, death at each step.
+    _holds("deliver", "one", ONE + "-DNM=1 -DNK=1 -DMAXC=1", 22569, "one message, one death anywhere"),
+    _holds("deliver", "reuse", ONE + "-DNM=2 -DNK=1 -DKT=2 -DMAXC=1", 62385, "a slot used again, one death"),
+    _holds("deliver", "two-consumers", ONE + "-DNM=1 -DNK=2 -DMAXC=1", 1125556,
+           "two consumers at one message, one death"),
+    _holds("deliver", "nack", ONE + "-DNM=1 -DNK=1 -DKT=2 -DNACKS=1 -DMAXC=1", 54318, "a nack, one death"),
+    _holds("deliver", "restart", ONE + "-DNM=1 -DNK=1 -DMAXC=1 -DMAXR=1", 113952,
+           "the sidecar is restarted at any step, one death"),
+    _holds("deliver", "quiet", ONE + "-DNM=2 -DNK=2 -DMAXC=0 -DNOAUDIT", 25221, "no death: no audit is needed"),
+    _holds("deliver", "expire", ONE + "-DNM=2 -DNK=1 -DKT=2 -DMAXC=0 -DEXPIRE=1", 22614, "expiry beside a consumer"),
+    _holds("deliver", "drop-order", "-DORDER -DNM=4 -DNK=1 -DMAXC=0 -DDROP=2", 65228, "drop-oldest drops the oldest"),
+    _holds("deliver", "drop-death", ONE + "-DNM=2 -DNK=1 -DMAXC=1 -DDROP=1", 267819, "drop-oldest, one death"),
+    _holds("deliver", "full", "-DNC=1 -DNM=2 -DNK=1 -DKT=2 -DMAXC=0", 92568, "an inbox of one cell: overflow"),
+    _holds("deliver", "forward", ONE + "-DFWD -DNI=2 -DNM=1 -DNK=2 -DMAXC=0 -DRUNG", 402875,
+           "forward in place beside an audit"),
+    _holds("deliver", "fork", FORK + "-DNK=1 -DKT=2 -DMAXC=0 -DRUNG", 241940, "forward on two routes beside an audit"),
+    _fails("deliver", "late-words", ONE + "-DNM=1 -DNK=1 -DLATEWORDS",
+           "words queued after the seal: a message is lost"),
+    _fails("deliver", "no-destination", ONE + "-DNI=2 -DNM=2 -DNK=2 -DMAXC=0 -DEXPIRE=1 -DNODEST",
+           "taken by the wrong stage"),
+    _fails("deliver", "no-second-look", ONE + "-DNM=2 -DNK=2 -DMAXC=1 -DNORECHK", "a message is lost"),
+    _fails("deliver", "no-state", ONE + "-DNM=2 -DNK=2 -DMAXC=1 -DNOSTATE", "an unsealed body is read"),
+    _fails("deliver", "downwards", FORK + "-DNK=1 -DKT=2 -DMAXC=0 -DRUNG -DDESC", "a forwarded slot is freed"),
+    _fails("deliver", "one-bit", ONE + "-DNM=3 -DNK=2 -DKT=2 -DMAXC=0 -DGM=2", "a generation of one bit"),
+    _fails("deliver", "drop-blind", ONE + "-DNM=2 -DNK=1 -DMAXC=0 -DDROP=1 -DDROPBLIND",
+           "a dropped word is not compared"),
+    _fails("deliver", "drop-cell", "-DORDER -DNM=4 -DNK=1 -DMAXC=0 -DDROP=2 -DDROPKEEP",
+           "its cell stays: the newest is dropped"),
+    _fails("deliver", "exchange", "-DNC=1 -DNM=2 -DNK=1 -DKT=2 -DMAXC=0 -DEXCHANGE",
+           "overflow cleared before the walk"),
+    # Cells and hints: laps that wrap, hints set to nonsense.
+    _holds("hints", "wrap-one", "-DNP=1 -DNM=3 -DNC=1 -DLM=8 -DP0=7", 126459, "one cell, laps wrap"),
+    _holds("hints", "wrap", LAPS + "-DNP=1 -DNM=3 -DNK=2", 1208606, "two cells, two consumers, laps wrap"),
+    _holds("hints", "double", LAPS + "-DNP=1 -DNM=2 -DDOUBLE=1", 238550, "a word with two cells"),
+    _holds("hints", "stale", LAPS + "-DNP=1 -DNM=3 -DEXPIRE=1 -DNACKS=1", 625880, "stale cells, a nack"),
+    _holds("hints", "hostile", "-DNP=1 -DNM=2 -DHOSTILE=1 -DP0=6", 3427795,
+           "head or tail set to nonsense beside a producer and a consumer"),
+    _fails("hints", "tail-far", LAPS + "-DTAILFAR", "the tail is helped a lap too far"),
+    _fails("hints", "head-far", "-DHEADFAR -DDROP=2", "the head is helped past what was not taken"),
+    _fails("hints", "any-empty", LAPS + "-DNOLAP", "a producer fills any empty cell"),
+    _fails("hints", "unsigned", LAPS + "-DUNSIGNED", "laps compared as plain numbers"),
+    _fails("hints", "two-bits", "-DLM=4", "laps of two bits: who sleeps two laps is misled"),
+    _fails("hints", "one-pass", "-DNK=2 -DNP=1 -DNM=3 -DNC=1 -DPASSES=1", "who is behind gives up: INTERNAL"),
+    _fails("hints", "no-mend", "-DHOSTILE=1 -DP0=6 -DNP=1 -DNOMEND", "adopted without a look at the hints"),
+    _fails("hints", "cells-left", "-DHOSTILE=1 -DP0=6 -DNP=1 -DNOCELLS", "cells that no head comes by stay"),
+    _fails("hints", "two-cells", "-DHOSTILE=1 -DP0=6 -DNP=1 -DOLDLOOK",
+           "only the cells at head and tail are looked at"),
+    # Sleepers, overflow, several rings.
+    _holds("sleep", "one", "-DNK=1 -DN0=2", 13724, "two messages, an inbox of one cell"),
+    _holds("sleep", "producer-dies", "-DNK=1 -DN0=1 -DMAXC=1 -DWHO=2", 28754, "between seal, cell and wake"),
+    _holds("sleep", "rings", TWO_RINGS, 230777, "overflow of two rings, both mapped"),
+    _holds("sleep", "unmapped", TWO_RINGS + "-DMAP0=1 -DLATER", 222118, "the second ring is handed over at last"),
+    _holds("sleep", "own-unmapped", TWO_RINGS + "-DMAP0=2", 184133, "the first ring is never handed over"),
+    _holds("sleep", "turns", "-DNK=1 -DN0=0 -DN1=1 -DN2=1 -DMAP0=1 -DOPENS=2 -DNC=2", 482774,
+           "of two unmapped rings one cannot be had"),
+    _fails("sleep", "clear-unjudged", TWO_RINGS + "-DMAP0=1 -DLATER -DCLEARUNJUDGED",
+           "a cell of an unmapped ring is cleared"),
+    _fails("sleep", "clear-all", TWO_RINGS + "-DMAP0=1 -DLATER -DCLEARALL",
+           "overflow cleared though a ring is unmapped"),
+    _fails("sleep", "empty-only", TWO_RINGS + "-DMAP0=2 -DEMPTYONLY", "no walk behind cells of unmapped rings"),
+    _fails("sleep", "last-ring", "-DNK=1 -DN0=0 -DN1=1 -DN2=1 -DMAP0=1 -DOPENS=2 -DNC=2 -DLASTRING",
+           "a ring that cannot be had hides another"),
+    _fails("sleep", "forget-set", "-DNK=1 -DN0=4 -DFORGETSET", "overflow that is set is not set again"),
+    _fails("sleep", "exchange", WALK_DEATH + "-DEXCHANGE", "a death in the walk takes the flag along"),
+    _fails("sleep", "no-audit", "-DN0=1 -DNK=1 -DMAXC=1 -DWHO=2 -DNOAUDIT", "a producer dies before its push"),
+    _fails("sleep", "no-sweep-wake", "-DN0=1 -DNK=1 -DMAXC=1 -DWHO=2 -DNOSWEEPWAKE", "a producer dies before its wake"),
+    _fails("sleep", "wake-one", "-DN0=2 -DHOG -DWAKEONE", "the one that is woken is busy for ever"),
+    # Pods that are gone; rings that meet.
+    _holds("gone", "one", "-DNM=1 -DNS=1 -DNACKS=1", 39646, "the pod goes away at any step"),
+    _holds("gone", "death", "-DNM=1 -DNS=1 -DNACKS=1 -DMAXC=1", 261575, "and the only consumer dies"),
+    _fails("gone", "only-cells", "-DNM=1 -DNS=1 -DNACKS=1 -DONLYCELLS", "queued words are forgotten"),
+    _fails("gone", "one-tick", "-DNM=1 -DNS=1 -DNK=2 -DMAXC=1 -DNACKS=1 -DTICKS=0 -DONETICK",
+           "a message that lost its cell later waits for ever"),
+    _holds("peers", "restart", "-DMAXC=0 -DMAXR=1 -DONLYA -DONEWAY -DKT=1", 3700,
+           "forward over two rings, A's sidecar is away"),
+    _holds("peers", "late", "-DMAXC=0 -DLATE -DONEWAY -DKT=1", 4343, "the third stage maps A's ring when it asks"),
+    _fails("peers", "sweep-all", "-DMAXC=1 -DKT=1 -DSWEEPALL", "a sidecar sweeps another's ring by its own numbers"),
+    # One wait word; events.
+    _holds("wake", "two", "", 6158, "two sleepers, two wakes"),
+    _holds("wake", "death", "-DMAXC=1", 16295, "one death anywhere"),
+    _holds("wake", "deaths", "-DNP=2 -DMAXC=2", 1115132, "two producers, two deaths"),
+    _holds("wake", "both-bits", "-DNE=1 -DNF=1 -DKINDS=2", 29629, "poller and sleeper wait for different things"),
+    _fails("wake", "no-retry", "-DNE=1 -DNF=1 -DKINDS=2 -DNORETRY", "a lost swap is left to whoever won it"),
+    _fails("wake", "one", "-DWAKEONE -DHOG", "one is woken, and busy for ever"),
+    _fails("wake", "no-sweep-wake", "-DNOSWEEPWAKE -DMAXC=1", "a death wakes nobody"),
+    _fails("wake", "look-first", "-DLOOKFIRST", "a sleeper looks before it arms"),
+    _fails("wake", "no-compare", "-DNOCOMPARE", "the futex does not compare"),
+    _holds("events", "stopped", "-DMAXS=1", 7519, "one of two loops is stopped for ever"),
+    _holds("events", "busy", "-DBUSY -DMAXS=1", 8679, "one of two loops is busy for ever"),
+    _holds("events", "three", "-DNM=3 -DNE=3 -DMAXS=1", 159093, "three loops, three messages"),
+    _holds("events", "tick", "-DLEVEL -DTICK -DMAXS=1", 5384, "an eventfd that is read, and a look each second"),
+    _fails("events", "level", "-DLEVEL -DMAXS=1", "the eventfd is read by one that is then stopped"),
+    _fails("events", "level-quiet", "-DLEVELQUIET -DMAXS=1", "read and not written again"),
+    _fails("events", "level-busy", "-DLEVEL -DBUSY -DMAXS=1", "read by one that is then busy"),
+    _fails("events", "arm-first", "-DARMFIRST", "armed before the own edge is taken off"),
+    _fails("events", "no-arm", "-DNOARM", "the second look comes without arming"),
+    # Allocation.
+    _holds("loan", "two", "-DNM=1", 4548, "two producers at two slots"),
+    _holds("loan", "death", "-DNM=1 -DMAXC=1", 101046, "one death anywhere"),
+    _holds("loan", "again", "-DNP=1 -DNM=3 -DMAXC=1", 94190, "one producer, three loans, one death"),
+    _holds("loan", "words", "-DNS=3 -DNP=1 -DNM=3", 5613, "two bitmap words"),
+    _holds("loan", "stopped", "-DNS=1 -DNM=1 -DMAXC=1 -DSTOP", 13369,
+           "an allocator is stopped for ever between bit and state"),
+    _holds("loan", "one-slot", "-DNS=1", 891596, "two producers at one slot, twice each"),
+    _fails("loan", "read-first", "-DNM=1 -DREADFIRST", "the state is read before the bit is off"),
+    _fails("loan", "look-early", "-DLOOKEARLY", "who frees looks at the bit before the state is FREE"),
+    _fails("loan", "no-look", "-DNS=3 -DNP=1 -DNM=3 -DNOLOOK2", "a summary bit is cleared blindly"),
+    _fails("loan", "hinted", "-DNS=1 -DNM=1 -DMAXC=1 -DSTOP -DHINTED", "no walk before the sleep"),
+    _fails("loan", "arm-late", "-DARMLATE", "the look comes before the arming"),
+    _fails("loan", "no-audit", "-DNM=1 -DMAXC=1 -DNOAUDIT", "a dead allocator's bit stays off"),
+    # By ticket.
+    _holds("tickets", "free", BARE + "-DNF=1 -DMAXC=0", 100483, "a reading, Free, the time's end"),
+    _holds("tickets", "filter", BARE + "-DNF=1 -DMAXC=0 -DRGM=1", 130361,
+           "the short generation says nothing: state decides"),
+    _holds("tickets", "restart", BARE + "-DNF=0 -DMAXC=1 -DMAXR=1", 132358, "a death, and a restart of the sidecar"),
+    _holds("tickets", "kept", BARE + "-DKEPT -DNF=1 -DMAXC=0", 224309, "kept messages"),
+    _holds("tickets", "routed", "-DNR=1 -DNK=1 -DLEFT=1 -DNF=0 -DMAXC=0 -DROUTED -DREADQ", 206644,
+           "by route and by ticket; a reader queues a word"),
+    _fails("tickets", "underflow", BARE + "-DNF=1 -DMAXC=0 -DUNDERFLOW", "the count goes below 0"),
+    _fails("tickets", "two-steps", BARE + "-DNF=1 -DMAXC=0 -DENDTWO", "bit and count in two steps"),
+    _fails("tickets", "free-blind", BARE + "-DNF=1 -DMAXC=0 -DRGM=1 -DFREETEXT", "Free without a look at the state"),
+    _fails("tickets", "free-bare", BARE + "-DNF=1 -DMAXC=0 -DRGM=1 -DFREECHK", "Free without a bit on"),
+    _fails("tickets", "sweep-quiet", BARE + "-DNF=1 -DMAXC=1 -DSWEEPQUIET", "a dead reader's slot stays sealed"),
+    _fails("tickets", "no-time", BARE + "-DNF=0 -DMAXC=1 -DNOTTL", "a dead reader's count keeps the slot for ever"),
+    _fails("tickets", "count-undo", BARE + "-DNF=1 -DMAXC=0 -DRGM=1 -DCOUNTUNDO", "an undone reading counts"),
+    _fails("tickets", "undo-quiet", BARE + "-DNF=1 -DMAXC=0 -DRGM=1 -DUNDOQUIET", "an undone reading was the last bit"),
+    _fails("tickets", "words-first", "-DNR=1 -DNK=1 -DLEFT=1 -DNF=0 -DMAXC=0 -DROUTED -DREADQ -DWORDSCAN",
+           "words scanned before readers"),
+    _holds("retire", "one", "", 102431, "one reader, one who frees, one death"),
+    _holds("retire", "deaths", "-DMAXC=2", 285872, "two deaths"),
+    _fails("retire", "two-words", "-DTWO -DMAXC=0", "flag and bits change on their own"),
+    _fails("retire", "two-words-undo", "-DTWO -DUNDO -DMAXC=0", "and the late reader runs the free check"),
+    # Store buffers.
+    *_pairs(),
+    _fails("dekker", "5-EARLY", "-DPAIR=5 -DEARLY", "the wait word is read before the head is moved"),
+    _fails("dekker", "6-SETONCE", "-DPAIR=6 -DSETONCE", "who finds overflow set leaves it"),
+    _fails("dekker", "7-LOADFIRST", "-DPAIR=7 -DLOADFIRST", "the state is read before the bit is off"),
+    _fails("dekker", "7-LOOKFIRST", "-DPAIR=7 -DLOOKFIRST", "the bit is looked at before the slot is free"),
+    _fails("dekker", "8-lost", "-DPAIR=8", "a failed swap between store and load is no fence"),
+    _holds("dekker", "8-won", "-DPAIR=8 -DWON", 74, "a won one is"),
+    _holds("dekker", "9", "-DPAIR=9", 419, "who loses the race for the head need not wake: the winner does"),
+    _fails("dekker", "9-QUIET", "-DPAIR=9 -DQUIET", "who moves the head for another does not wake"),
+    # Large ones, for ./run model --all.
+    _large("deliver", "A1", "-DNP=1 -DNM=2 -DNK=2 -DKT=1 -DMAXC=1", 0, "two slots, two consumers, one death"),
+    _large("deliver", "A2", ONE + "-DNM=2 -DNK=2 -DMAXC=1", 3621041, "a slot used again, two consumers, one death"),
+    _large("deliver", "A2b", ONE + "-DNM=2 -DNK=2 -DMAXC=2", 0, "two deaths"),
+    _large("deliver", "A2c", ONE + "-DNM=2 -DNK=2 -DMAXC=1 -DMAXR=1", 0, "one death, one restart of the sidecar"),
+    _large("deliver", "A5", ONE + "-DNM=3 -DNK=2 -DKT=2 -DMAXC=1", 0, "three messages, two takes each, one death"),
+    _large("deliver", "A6", ONE + "-DNI=2 -DFANOUT=1 -DNM=2 -DNK=2 -DMAXC=2", 0, "two routes, two deaths"),
+    _large("deliver", "A8", "-DNP=1 -DNM=2 -DNK=1 -DKT=2 -DMAXC=1 -DEXPIRE=1", 0, "expiry, two slots, one death"),
+    _large("deliver", "A9", ONE + "-DFWD -DNI=2 -DNM=2 -DNK=2 -DKT=2 -DMAXC=1", 0, "forward in place, one death"),
+    _large("deliver", "A10", "-DNC=1 -DNM=2 -DNK=1 -DKT=2 -DMAXC=2", 0, "an inbox of one cell, two deaths"),
+    _large("deliver", "A11", "-DNS=1 -DNP=2 -DNM=1 -DNK=2 -DMAXC=1", 0, "two producers, two consumers, one death"),
+    _large("deliver", "fork-death", FORK + "-DNK=2 -DKT=1 -DMAXC=1", 0, "forward on two routes, one death"),
+    _large("deliver", "drop-two", "-DNS=1 -DNP=2 -DNM=1 -DNK=1 -DMAXC=1 -DDROP=1 -DEXPIRE=1", 0,
+           "drop-oldest by two producers, expiry, one death"),
+    _large("deliver", "adopt", ONE + "-DNM=1 -DNK=1 -DMAXC=0 " + ADOPT, 0, "wrong hints at a restart of the sidecar"),
+    _large("deliver", "adopt-death", ONE + "-DNM=1 -DNK=1 -DMAXC=1 " + ADOPT, 0, "and a death"),
+    _large("hints", "wrap-two", LAPS, 5622682, "two producers, laps wrap"),
+    _large("hints", "drop", LAPS + "-DDROP=1 -DNP=1 -DNM=4", 2883058, "cells cleared out of turn"),
+    _large("sleep", "two", "", 3881969, "two consumers, two messages"),
+    _large("sleep", "walk-death", WALK_DEATH, 4551361, "a consumer dies in the walk: no audit is needed"),
+    _large("sleep", "rings-more", "-DNK=1 -DN0=2 -DN1=1", 4496237, "overflow of two rings, three messages"),
+    _large("sleep", "rings-death", TWO_RINGS + "-DMAXC=1 -DWHO=2", 0, "overflow of two rings, a producer dies"),
+    _large("sleep", "consumer-dies", "-DN0=1 -DMAXC=1 -DWHO=1", 3555024, "one of two consumers dies"),
+    _large("sleep", "hog", "-DN0=3 -DHOG", 28440051, "one of two consumers is busy for ever"),
+    _large("gone", "two", "", 2486778, "two messages, two slots"),
+    _large("gone", "two-consumers", "-DNM=1 -DNS=1 -DNK=2 -DMAXC=1", 7850968, "two consumers, one of which dies"),
+    _large("gone", "nack-death", "-DNM=1 -DNS=1 -DNK=2 -DMAXC=1 -DNACKS=1", 0, "and a nack"),
+    _large("peers", "two-ways", "-DMAXC=0", 2226445, "both stages send"),
+    _large("peers", "death", "-DONEWAY -DKT=1", 0, "one death anywhere"),
+    _large("peers", "death-away", "-DONEWAY -DKT=1 -DONLYA -DMAXR=1 -DONLYCONSUMERS", 0,
+           "a consumer dies while A's sidecar is away"),
+    _large("wake", "both-bits-two", "-DNP=2 -DNM=1 -DNE=1 -DNF=1 -DKINDS=2 -DMAXC=1", 0, "two producers, one death"),
+    _large("loan", "four", "", 2976419, "two producers, two slots, two loans each"),
+    _large("loan", "four-death", "-DMAXC=1", 0, "and a death"),
+    _large("loan", "one-slot-death", "-DNS=1 -DMAXC=1", 0, "one slot, a death"),
+    _large("tickets", "reader-queues", "-DNF=0 -DNK=1 -DMAXC=1 -DNR=2 -DROUTED -DREADQ", 0,
+           "two readers of which one queues, a consumer, one death"),
+    _large("tickets", "all", "-DNF=1 -DNK=1 -DMAXC=0 -DNR=2 -DROUTED", 0, "two readers, a consumer, Free"),
+    _large("tickets", "three", "-DNG=1 -DNF=0 -DNK=0 -DNR=3 -DLEFT=3 -DMAXC=1", 0, "three readers, one death"),
+    _large("tickets", "adopt", BARE + "-DRGM=1 -DNF=1 -DMAXC=1 -DMAXR=1", 0, "state alone decides; a death, a restart"),
+    _large("tickets", "kept-death", BARE + "-DKEPT -DNF=1 -DKR=2 -DMAXC=1", 0, "kept messages, two readings, a death"),
+    _large("retire", "two-readers", "-DNR=2", 0, "two readers, a death"),
+    _large("retire", "two-free", "-DNF=2", 0, "two who free, a death"),
+]
