@@ -510,6 +510,22 @@ static void call_dropped_when_its_time_was_over(void **state)
     assert_int_equal(call.open, 0);
 }
 
+/* The callee sees that its time is over and lets go before the caller looks at the clock. */
+static void call_let_go_when_its_time_was_over(void **state)
+{
+    const struct ringside_options options = {.ttl_ns = 50 * MS};
+    const struct timespec pause = {.tv_nsec = 70 * MS};
+
+    (void)state;
+    begin("x", 0, &options, &call);
+    OK(ringside_receive(b, &request, LONG));
+    nanosleep(&pause, NULL);
+    assert_int_equal(ringside_cancelled(b, &request), 1);
+    OK(ringside_release(b, &request));
+    assert_int_equal(wait_reply(LONG), -RINGSIDE_ETIMEOUT);
+    assert_int_equal(call.status, 0);
+}
+
 static void sweep(unsigned stage, uint16_t client)
 {
     struct rs_repair repair;
@@ -856,6 +872,7 @@ int main(void)
         CASE(call_cancelled_keeps_its_cells),
         CASE(call_over_its_time),
         CASE(call_dropped_when_its_time_was_over),
+        CASE(call_let_go_when_its_time_was_over),
         CASE(call_callee_dies),
         CASE(call_caller_dies),
         CASE(call_strays_are_dropped),
