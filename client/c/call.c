@@ -99,15 +99,18 @@ void calls_reap(struct ringside *connection)
     }
 }
 
-void call_close(struct ringside_call *call)
+void call_close(struct ringside *connection, struct ringside_call *call)
 {
+    if (UNLIKELY((call->private_[CALL_CELLS] & CALL_IS_POLLED) != 0))
+        rs_fetch_add_relaxed(&connection->calls.polled, UINT32_MAX);
+    call->private_[CALL_CELLS] &= ~CALL_IS_POLLED;
     call->open = 0;
     call->private_[CALL_TAG] = 0;
 }
 
 void call_end(struct ringside *connection, struct ringside_call *call)
 {
-    call_close(call);
+    call_close(connection, call);
     give_cells(connection, call_first_cell(call), call_credits(call));
 }
 
@@ -117,7 +120,7 @@ void call_end_early(struct ringside *connection, struct ringside_call *call)
     struct rs_pending pending = call_pending(connection, call);
     unsigned first = call_first_cell(call);
 
-    call_close(call);
+    call_close(connection, call);
     connection->calls.ended[first] = (struct ended_call){
         .peer = call_peer(call),
         .slot = pending.slot,

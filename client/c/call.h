@@ -8,6 +8,9 @@
 /* private_ of a call */
 enum { CALL_TAG, CALL_PEER, CALL_REQUEST, CALL_CELLS, CALL_NUMBER, CALL_DEADLINE };
 
+/* In CALL_CELLS, beside first cell and credits: the call is counted in calls.polled. */
+#define CALL_IS_POLLED (UINT64_C(1) << 16)
+
 static inline struct peer *call_peer(const struct ringside_call *call)
 {
     return (struct peer *)(uintptr_t)call->private_[CALL_PEER];
@@ -20,7 +23,7 @@ static inline unsigned call_first_cell(const struct ringside_call *call)
 
 static inline unsigned call_credits(const struct ringside_call *call)
 {
-    return (unsigned)(call->private_[CALL_CELLS] >> 8);
+    return (unsigned)(call->private_[CALL_CELLS] >> 8) & 0xff;
 }
 
 static inline struct rs_pending call_pending(struct ringside *connection,
@@ -45,7 +48,7 @@ static inline struct rs_box *call_box(struct ringside *connection)
 }
 
 /* No reply is awaited any more; its cells stay as they are. */
-void call_close(struct ringside_call *call);
+void call_close(struct ringside *connection, struct ringside_call *call);
 /* After the last reply. */
 void call_end(struct ringside *connection, struct ringside_call *call);
 /* While the request may be held: its cells are kept until it is not. */

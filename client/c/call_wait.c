@@ -28,6 +28,24 @@ SELDOM static int refuse_reply(struct ringside *connection, struct ringside_call
         peer->ring.layout.stage, lease->slot);
 }
 
+/* An error that travels under its name, "NAME: text", comes back as itself: several share a status.
+ */
+SELDOM static int named_error(const char *text, int status, const char **rest)
+{
+    char name[32];
+    size_t bytes = strcspn(text, ":");
+
+    if (bytes >= sizeof name || strncmp(text + bytes, ": ", 2) != 0)
+        return 0;
+    memcpy(name, text, bytes);
+    name[bytes] = '\0';
+    int error = rs_error_from_name(name);
+    if (error == 0 || (int)rs_error_status(error) != status)
+        return 0;
+    *rest = text + bytes + 2;
+    return error;
+}
+
 /* What the callee says went wrong. The reply is not the caller's. */
 SELDOM static int fail_with_status(struct ringside *connection, struct ringside_call *call,
                                    const struct rs_lease *lease, const struct rs_message *header,
@@ -35,7 +53,7 @@ SELDOM static int fail_with_status(struct ringside *connection, struct ringside_
 {
     char text[TEXT_BYTES + 1];
     size_t bytes = header->metadata_bytes < TEXT_BYTES ? header->metadata_bytes : TEXT_BYTES;
-    int error = rs_status_error((int)call->status);
+    const char *told = text;
 
     memcpy(text, base + header->metadata_offset, bytes);
     text[bytes] = '\0';
@@ -43,10 +61,13 @@ SELDOM static int fail_with_status(struct ringside *connection, struct ringside_
         if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
             text[i] = ' ';
     }
+    int error = named_error(text, (int)call->status, &told);
+    if (error == 0)
+        error = rs_status_error((int)call->status);
     (void)rs_ring_release(lease);
     call_end(connection, call);
     return fail(connection, error < 0 ? error : -RINGSIDE_E_INTERNAL, "%s",
-                bytes > 0 ? text : "the callee gave no reason");
+                *told != '\0' ? told : "the callee gave no reason");
 }
 
 /* The reply is the caller's since its seal. The cell is emptied when it is known whether another
@@ -120,23 +141,26 @@ IN_ONE_PIECE static int look(struct ringside *connection, struct ringside_call *
     return take_reply(connection, call, pending, content, ticket, &lease, reply);
 }
 
+SELDOM static int fail_over(struct ringside *connection, struct ringside_call *call)
+{
+    call_cancel(connection, call);
+    return fail_with(connection, -RINGSIDE_E_TIMEOUT,
+                     "the time of the call is over; its callee is told that nobody waits");
+}
+
+/* A request whose time is over may have been dropped for it before the caller looks. */
 SELDOM static int fail_gone(struct ringside *connection, struct ringside_call *call)
 {
     const char *stage = call_peer(call)->ring.layout.stage;
 
+    if (time_left((int64_t)call->private_[CALL_DEADLINE]) == 0)
+        return fail_over(connection, call);
     call_end_early(connection, call);
     return fail(
         connection, -RINGSIDE_E_UNAVAILABLE,
         "no reply will come: a worker of stage \"%s\" died with the call, let it go without a "
         "reply, or it was dropped",
         stage);
-}
-
-SELDOM static int fail_over(struct ringside *connection, struct ringside_call *call)
-{
-    call_cancel(connection, call);
-    return fail_with(connection, -RINGSIDE_E_TIMEOUT,
-                     "the time of the call is over; its callee is told that nobody waits");
 }
 
 SELDOM static int fail_none(struct ringside *connection)
@@ -160,12 +184,15 @@ static int look_well(struct ringside *connection, struct ringside_call *call,
     return NOTHING;
 }
 
-/* For pollers: as in consume.c, the own edge is consumed first, then the event armed, then looked
- * again. */
+/* For pollers, who have consumed the edge by ringside_fd_clear: armed, then looked again. */
 SELDOM static int look_and_arm_event(struct ringside *connection, struct ringside_call *call,
                                      const struct rs_pending *pending,
                                      struct ringside_message *reply)
 {
+    if ((call->private_[CALL_CELLS] & CALL_IS_POLLED) == 0) {
+        call->private_[CALL_CELLS] |= CALL_IS_POLLED;
+        rs_fetch_add_relaxed(&connection->calls.polled, 1);
+    }
     rs_wait_arm(&call_box(connection)->posted, RS_WAIT_EVENT);
     int rc = look_well(connection, call, pending, reply);
 
@@ -213,7 +240,7 @@ static int sleep_for_reply(struct ringside *connection, struct ringside_call *ca
             return fail_none(connection);
         link_tend(connection, left_ns < 0 || left_ns > CALL_TIMEOUT_NS);
         if (is_down(connection)) {
-            call_close(call);
+            call_close(connection, call);
             return fail_down(connection);
         }
         rs_wait_sleep(posted, armed, left_ns);
@@ -265,7 +292,7 @@ int ringside_call_wait(struct ringside *connection, struct ringside_call *call,
     if (call == NULL || call->private_[CALL_TAG] != tag_of(connection, TAG_CALL))
         return call_fail(connection);
     if (is_down(connection)) {
-        call_close(call); /* with the ring that it was in */
+        call_close(connection, call); /* with the ring that it was in */
         return fail_down(connection);
     }
     struct rs_pending pending = call_pending(connection, call);

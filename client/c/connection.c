@@ -382,6 +382,17 @@ static int open_epoll(struct ringside *connection)
     return 0;
 }
 
+int ringside_fd_clear(struct ringside *connection)
+{
+    struct epoll_event events[POLLED_FDS];
+
+    if (is_down(connection))
+        return fail_down(connection);
+    if (rs_load_acquire(&connection->polled) != 0)
+        (void)epoll_wait(connection->epoll_fd, events, POLLED_FDS, 0);
+    return 0;
+}
+
 int ringside_fd(struct ringside *connection)
 {
     int rc = 0;

@@ -13,7 +13,6 @@
 #define HINTS_PATIENCE_NS INT64_C(2000000000) /* and must have done so by then */
 #define NEVER             INT64_MAX           /* as a moment to look again */
 #define TICK_NS           20000000u           /* more than the coarse clock is ever behind */
-#define POLLED_FDS        4                   /* eventfd, two timers, socket */
 
 _Static_assert(offsetof(struct peer, ring) == 0, "a lease's ring is the start of its peer");
 
@@ -225,13 +224,15 @@ static void set_look_timer(struct ringside *connection, int64_t at_ns)
 }
 
 /* For pollers: our own edge is consumed first, then the event armed, then looked again, so that none is missed. The eventfd
- * itself is never read: others who poll it may be able to take what we cannot. An edge stays when a message was found. */
+ * itself is never read: others who poll it may be able to take what we cannot. An edge stays when a message was found, and
+ * while replies are polled for as well: it may mean one of them. */
 SELDOM static int look_and_arm_event(struct ringside *connection, struct ringside_message *message)
 {
     struct epoll_event events[POLLED_FDS];
     int64_t again_ns;
 
-    (void)epoll_wait(connection->epoll_fd, events, POLLED_FDS, 0);
+    if (rs_load_relaxed(&connection->calls.polled) == 0)
+        (void)epoll_wait(connection->epoll_fd, events, POLLED_FDS, 0);
     rs_wait_arm(&connection->inbox.shared->not_empty, RS_WAIT_EVENT);
     int rc = look(connection, message, &again_ns);
     if (rc > 0)

@@ -18,6 +18,7 @@
 
 #define CALL_TIMEOUT_NS  INT64_C(2000000000) /* for one call to the sidecar within another operation */
 #define READING_LOCKS    16                  /* slots share them by their low bits */
+#define POLLED_FDS       4                   /* in the epoll: eventfd, two timers, socket */
 #define UNLIKELY(value)  __builtin_expect((value) != 0, 0)
 #define LIKELY(value)    __builtin_expect((value) != 0, 1)
 /* The hand-off crosses some thirty small functions of ours and of proto/. In one piece, without what it seldom needs, it
@@ -116,6 +117,7 @@ struct calls {
     rs_word free_cells;                     /* bits of those that are not set aside */
     rs_word lingering;                      /* bits of the first cells of calls in `ended` */
     rs_word32 count;                        /* calls begun: the low half of the next id */
+    rs_word32 polled;                       /* calls in flight whose replies somebody polls for */
     struct ended_call ended[RS_BOX_CELLS];  /* by first cell; of who has taken the bit off */
 };
 

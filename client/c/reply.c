@@ -257,10 +257,12 @@ int request_release(struct ringside *connection, struct ringside_message *messag
 {
     uint64_t call = message->private_[MESSAGE_CALL];
     struct rs_lease lease;
-    bool answered = (message->private_[MESSAGE_REPLIES] & MESSAGE_ANSWERED) != 0 ||
-                    reply_error(connection, message, RINGSIDE_STATUS_INTERNAL,
-                                "the callee released the call without a last reply", 0) == 0;
+    bool answered = (message->private_[MESSAGE_REPLIES] & MESSAGE_ANSWERED) != 0;
 
+    /* One whose time is over is let go: its caller tells by the clock, and no other error comes first. */
+    if (!answered && !time_is_over(message))
+        answered = reply_error(connection, message, RINGSIDE_STATUS_INTERNAL,
+                               "the callee released the call without a last reply", 0) == 0;
     lease_of(message, &lease);
     message->private_[MESSAGE_TAG] = 0;
     int rc = lease_release(connection, &lease);

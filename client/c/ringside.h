@@ -160,8 +160,12 @@ void ringside_close(struct ringside *connection);
 const char *ringside_stage(const struct ringside *connection);
 
 /* A descriptor that polls readable when a message may be waiting. Then call ringside_receive with timeout 0 until it
- * returns -RINGSIDE_ETIMEOUT, and poll again. Owned by the connection. */
+ * returns -RINGSIDE_ETIMEOUT, and poll again. Owned by the connection.
+ * It polls readable for replies as well once ringside_call_wait with timeout 0 has returned -RINGSIDE_ETIMEOUT. Whoever waits
+ * for both calls ringside_fd_clear when it was readable, and then looks for messages and for replies to each call. */
 int ringside_fd(struct ringside *connection);
+/* The descriptor is not readable any more, until something comes after that. 0, or an error of every call. */
+int ringside_fd_clear(struct ringside *connection);
 
 /* Takes a free slot for tensors (dtype, rank, shape of each; 1..64) and at most metadata_bytes of metadata.
  * -RINGSIDE_ETIMEOUT (or -RINGSIDE_EFULL with timeout 0) when none became free; -RINGSIDE_ETOO_BIG, -RINGSIDE_ESHAPE, -RINGSIDE_EDTYPE. */
@@ -269,7 +273,8 @@ int ringside_is_call(const struct ringside_message *message);
 /* Whether nobody waits for replies to a held call any more (cancelled, caller gone, time over): 1 or 0, or
  * -RINGSIDE_ESTATE. */
 int ringside_cancelled(struct ringside *connection, const struct ringside_message *message);
-/* Sends a reply; `last`: no other follows. The slot is spent. Waits for room while as many replies as the call has credits
+/* Sends a reply; `last`: no other follows. A stream whose end is known only behind its last item ends with a reply of one empty
+ * tensor of RINGSIDE_BYTES without metadata, which those who take streams do not show. The slot is spent. Waits for room while as many replies as the call has credits
  * are unread, at most options->timeout_ns. ttl_ns means nothing here. On error the slot is still the caller's, unless it
  * says -RINGSIDE_ESTATE or -RINGSIDE_ECANCELLED (nobody waits any more); -RINGSIDE_ETIMEOUT (or -RINGSIDE_EFULL with
  * timeout 0) when there was no room. The call itself is released by ringside_release, which answers INTERNAL when no last
@@ -277,7 +282,8 @@ int ringside_cancelled(struct ringside *connection, const struct ringside_messag
 int ringside_reply(struct ringside *connection, struct ringside_message *call,
                    struct ringside_slot *slot, const struct ringside_options *options, int last);
 /* Sends a last reply with a status other than OK and a text (NULL: none; cut to 1,024 bytes). Waits for a slot and for room
- * as long as the call has time, at most 2 s. */
+ * as long as the call has time, at most 2 s. Several errors share a status: where the text begins with the name of one that
+ * has this status and ": " ("NO_ROUTE: ..."), the caller gets that error, and the text behind it. */
 int ringside_reply_error(struct ringside *connection, struct ringside_message *call,
                          unsigned status, const char *text);
 

@@ -61,7 +61,7 @@ struct cli_command {
 
 extern const struct cli_command status_command, ls_command, describe_command, ping_command,
     bench_command, drain_command, send_command, recv_command, share_command, read_command,
-    free_command, tap_command, routes_command, top_command;
+    free_command, tap_command, routes_command, top_command, call_command;
 
 /* "ringside COMMAND: text" on standard error. Returns `status`. */
 int cli_fail(const struct cli *cli, int status, const char *format, ...)

@@ -27,7 +27,7 @@ static const struct cli_option common[] = {
     {"connect-timeout", 0, CLI_SECONDS, &cli.connect_timeout_ns, "SECONDS",
      "How long to keep trying while no sidecar listens at the socket. Default: 0, one try."},
     {"json", 'j', CLI_FLAG, &cli.json, NULL,
-     "Print JSON: one document, or one object a line from send, recv, tap and top."},
+     "Print JSON: one document, or one object a line from send, recv, call, tap and top."},
     {"help", 'h', CLI_FLAG, &wants_help, NULL, "Print this and exit."},
     {"version", 'V', CLI_FLAG, &wants_version, NULL, "Print the version and exit."},
     {0},
@@ -35,8 +35,9 @@ static const struct cli_option common[] = {
 
 static const struct cli_command *const commands[] = {
     &status_command, &top_command,  &ls_command,    &describe_command, &send_command,
-    &recv_command,   &share_command, &read_command,  &free_command,     &tap_command,
-    &routes_command, &ping_command,  &bench_command, &drain_command,    NULL,
+    &recv_command,   &call_command,  &share_command, &read_command,     &free_command,
+    &tap_command,    &routes_command, &ping_command, &bench_command,    &drain_command,
+    NULL,
 };
 
 static int usage(const char *command)

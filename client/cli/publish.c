@@ -63,8 +63,10 @@ static int loan(const struct cli *cli, struct ringside *connection, int count,
         .metadata_bytes = metadata_bytes,
         .metadata_kind = publish.metadata != NULL ? RINGSIDE_JSON : RINGSIDE_OPAQUE,
     };
-    int rc = ringside_loan(connection, tensors, (size_t)count, metadata_bytes, cli->timeout_ns,
-                           &publication->slot);
+    if (count == 0)
+        tensors[count++] = (struct ringside_tensor){.dtype = RINGSIDE_BYTES, .rank = 1};
+    int rc = ringside_loan(connection, tensors, (size_t)count, metadata_bytes + publish.more_bytes,
+                           cli->timeout_ns, &publication->slot);
     return rc < 0 ? worker_explain(cli, connection, "loan", rc) : CLI_OK;
 }
 

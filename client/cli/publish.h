@@ -11,6 +11,7 @@ extern struct publish_settings {
     const char *metadata; /* JSON, or NULL */
     const char *dtype;    /* instead of the headers', or NULL */
     int64_t ttl_ns;       /* 0: the sidecar's default */
+    uint32_t more_bytes;  /* of room behind the metadata; not an option */
 } publish;
 
 #define PUBLISH_OPTIONS                                                                            \
@@ -20,9 +21,12 @@ extern struct publish_settings {
      &publish.ttl_ns,                                                                              \
      "SECONDS",                                                                                    \
      "How long the message may live. Default, also for 0: what the sidecar's config says."},       \
-        {"meta",   'm',                                                                            \
-         CLI_TEXT, &publish.metadata,                                                              \
-         "JSON",   "Metadata of the message, any JSON value."},                                    \
+        PUBLISH_WHAT_OPTIONS
+
+#define PUBLISH_WHAT_OPTIONS                                                                       \
+    {"meta",   'm',                                                                                \
+     CLI_TEXT, &publish.metadata,                                                                  \
+     "JSON",   "Metadata of the message, any JSON value."},                                        \
     {                                                                                              \
         "dtype", 'd', CLI_TEXT, &publish.dtype, "NAME",                                            \
             "Element type to take the elements for, of the same size: for what NumPy has no name " \
@@ -47,7 +51,7 @@ struct publication {
 
 /* Checks what the options say. CLI_OK or an explained status. */
 int publish_check(const struct cli *cli);
-/* Loans a slot within --timeout and reads the files into it. CLI_OK: the slot is the caller's to
+/* Loans a slot within --timeout and reads the files into it; without any, the message is an empty byte string. CLI_OK: the slot is the caller's to
  * publish or to abandon. Else an explained status. */
 int publish_load(const struct cli *cli, struct ringside *connection, int count, char **files,
                  struct publication *publication);

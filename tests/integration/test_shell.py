@@ -14,7 +14,7 @@ from daemon import wait_for
 from shell import (FAILED, OK, RINGSIDE, TICKET, TIMEOUT, UNREACHABLE, USAGE, environment, head, lines, npy,
                    refused, ringside, save)
 
-COMMANDS = ["send", "recv", "share", "read", "free", "tap", "routes", "top"]
+COMMANDS = ["send", "recv", "call", "share", "read", "free", "tap", "routes", "top"]
 FOREIGN = "rst1-000100002000000ab-5f3a9c11-772c"
 
 

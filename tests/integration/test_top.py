@@ -332,7 +332,7 @@ def complete(*words, socket=""):
 
 def test_completes_commands_and_options():
     everything = complete("")
-    assert {"status", "ls", "describe", "send", "recv", "share", "read", "free", "tap", "routes", "top", "ping",
+    assert {"status", "ls", "describe", "send", "recv", "call", "share", "read", "free", "tap", "routes", "top", "ping",
             "bench", "drain", "help"} == set(everything)
     assert complete("d") == ["describe", "drain"] and complete("help", "rec") == ["recv"]
     assert complete("-s", "/x", "rec") == ["recv"] and complete("--socket", "=", "/x", "rec") == ["recv"]
@@ -356,6 +356,7 @@ def test_completes_files(tmp_path, monkeypatch):
     assert sorted(complete("send", "route", "a")) == ["a.npy", "arrays"]
     assert sorted(complete("share", "a")) == ["a.npy", "arrays"]
     assert complete("recv", "-o", "a") == ["arrays"]
+    assert sorted(complete("call", "route.Method", "a")) == ["a.npy", "arrays"]
     assert sorted(complete("--socket", "=", "a")) == ["a.npy", "a.txt", "arrays"]
 
 
@@ -363,6 +364,7 @@ def test_completes_routes(start, tmp_path):
     sidecar = start(routes={"embeddings": {"to": [f"unix:{tmp_path}/x"]}})
     assert complete("send", "", socket=sidecar.socket) == ["self", "embeddings"]
     assert complete("tap", "-n", "3", "em", socket=sidecar.socket) == ["embeddings"]
+    assert complete("call", "em", socket=sidecar.socket) == ["embeddings."]
     assert complete("send", "-s", sidecar.socket, "s", socket="/nobody") == ["self"]
     assert complete("-s", sidecar.socket, "tap", "s") == ["self"]
     assert complete("send", "", socket="/nobody") == []

@@ -48,7 +48,7 @@ def test_the_package_says_that_it_is_typed():
 
 
 def test_every_public_method_has_a_docstring():
-    for kind in (ringside.Connection, ringside.Slot, ringside.Message, ringside.Ticket):
+    for kind in (ringside.Connection, ringside.Slot, ringside.Message, ringside.Ticket, ringside.Stage):
         for name in dir(kind):
             if not name.startswith("_") and name not in dir(int):
                 assert getattr(kind, name).__doc__, f"{kind.__name__}.{name}"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import ringside
@@ -50,6 +51,44 @@ async def both(rs: ringside.Connection) -> None:
     print(got, ticket)
 
 
+stage = ringside.Stage()
+
+
+@stage.method
+def Half(request: ringside.Message) -> list[Any]:
+    left: float | None = request.time_left
+    name: str | None = request.method
+    print(left, name, request.cancelled)
+    return [array / 2 for array in request.arrays()]
+
+
+@stage.method(name="Count")
+async def count(request: ringside.Message) -> AsyncIterator[bytes]:
+    yield b"1"
+
+
+@stage.on_message
+def plain(message: ringside.Message) -> None:
+    print(message.meta)
+
+
+def call(rs: ringside.Connection) -> None:
+    with rs.call("next.Half", {"x": 1}, timeout=1) as reply:
+        halves: list[Any] = reply.arrays()
+    with rs.call_stream("next.Count", b"x", meta={"k": 1}, credits=8) as replies:
+        for reply in replies:
+            print(halves, reply.tensors)
+    Half(reply)
+    stage.serve(rs, timeout=1, threads=2)
+
+
+async def call_async(rs: ringside.Connection) -> None:
+    reply: ringside.Message = await rs.call_async("next.Half", b"x", timeout=1)
+    async for reply in rs.call_stream_async("next.Count"):
+        await reply.reply_async(b"y", last=False)
+    await stage.serve_async(rs)
+
+
 def wrong(rs: ringside.Connection, slot: ringside.Slot) -> None:
     rs.loan((1, 2), "float32", timeout="1")  # type: ignore[arg-type]
     rs.read(1.5)  # type: ignore[arg-type]
@@ -59,6 +98,10 @@ def wrong(rs: ringside.Connection, slot: ringside.Slot) -> None:
     text: str = slot.ticket  # type: ignore[assignment]
     rs.stats()["nonsense"]  # type: ignore[typeddict-item]
     rs.receive_async().release()  # type: ignore[attr-defined,misc]
+    rs.call("next.Half", timeout="1")  # type: ignore[arg-type]
+    rs.call("next.Half").reply(last="x")  # type: ignore[arg-type]
+    stage.method("Half")  # type: ignore[call-overload]
+    Half(1)  # type: ignore[arg-type]
     print(text)
 
 

@@ -314,6 +314,33 @@ static void call_error_reply(void **state)
     assert_int_equal(call.status, 99);
 }
 
+/* Of the errors that share a status, the one that is named; a name of another status is a part of the text. */
+static void call_error_reply_by_name(void **state)
+{
+    static const struct {
+        unsigned status;
+        int error;
+        const char *sent, *told;
+    } cases[] = {
+        {RINGSIDE_STATUS_NOT_FOUND, -RINGSIDE_ENO_ROUTE, "NO_ROUTE: to Rome", "to Rome"},
+        {RINGSIDE_STATUS_NOT_FOUND, -RINGSIDE_ESTALE_TICKET, "no such voice", "no such voice"},
+        {RINGSIDE_STATUS_INTERNAL, -RINGSIDE_EINTERNAL, "NO_ROUTE: x", "NO_ROUTE: x"},
+        {RINGSIDE_STATUS_RESOURCE_EXHAUSTED, -RINGSIDE_ELIMIT, "LIMIT: ", "the callee gave no reason"},
+        {RINGSIDE_STATUS_RESOURCE_EXHAUSTED, -RINGSIDE_EFULL, "LIMIT:", "LIMIT:"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        begin("x", 0, NULL, &call);
+        OK(ringside_receive(b, &request, LONG));
+        OK(ringside_reply_error(b, &request, cases[i].status, cases[i].sent));
+        OK(ringside_release(b, &request));
+        assert_int_equal(wait_reply(LONG), cases[i].error);
+        assert_string_equal(ringside_explain(a), cases[i].told);
+        assert_int_equal(call.status, cases[i].status);
+    }
+}
+
 static void call_released_without_a_reply(void **state)
 {
     (void)state;
@@ -469,6 +496,36 @@ static void call_over_its_time(void **state)
     assert_int_equal(call.open, 0);
 }
 
+/* Dropped for its age before the caller looked: it was the time all the same. */
+static void call_dropped_when_its_time_was_over(void **state)
+{
+    const struct ringside_options options = {.ttl_ns = 20 * MS};
+    const struct timespec pause = {.tv_nsec = 40 * MS};
+
+    (void)state;
+    begin("x", 0, &options, &call);
+    nanosleep(&pause, NULL);
+    assert_int_equal(ringside_receive(b, &request, 0), -RINGSIDE_ETIMEOUT); /* drops it */
+    assert_int_equal(wait_reply(LONG), -RINGSIDE_ETIMEOUT);
+    assert_int_equal(call.open, 0);
+}
+
+/* The callee sees that its time is over and lets go before the caller looks at the clock. */
+static void call_let_go_when_its_time_was_over(void **state)
+{
+    const struct ringside_options options = {.ttl_ns = 50 * MS};
+    const struct timespec pause = {.tv_nsec = 70 * MS};
+
+    (void)state;
+    begin("x", 0, &options, &call);
+    OK(ringside_receive(b, &request, LONG));
+    nanosleep(&pause, NULL);
+    assert_int_equal(ringside_cancelled(b, &request), 1);
+    OK(ringside_release(b, &request));
+    assert_int_equal(wait_reply(LONG), -RINGSIDE_ETIMEOUT);
+    assert_int_equal(call.status, 0);
+}
+
 static void sweep(unsigned stage, uint16_t client)
 {
     struct rs_repair repair;
@@ -598,6 +655,64 @@ static void call_polled(void **state)
     assert_int_equal(poll(&poller, 1, 5000), 1);
     assert_int_equal(wait_reply(0), 0);
     OK(ringside_release(a, &reply));
+}
+
+static bool is_readable(int fd)
+{
+    struct pollfd poller = {.fd = fd, .events = POLLIN};
+
+    return poll(&poller, 1, 0) == 1;
+}
+
+/* Messages and replies on one descriptor: no look at the one takes away what the other is woken by. */
+static void call_polled_beside_an_inbox(void **state)
+{
+    struct ringside_call other;
+    int fd = ringside_fd(a);
+
+    (void)state;
+    begin("x", 1, NULL, &call);
+    begin("x", 2, NULL, &other);
+    OK(ringside_fd_clear(a));
+    assert_int_equal(wait_reply(0), -RINGSIDE_ETIMEOUT);
+    assert_int_equal(ringside_call_wait(a, &other, &reply, 0), -RINGSIDE_ETIMEOUT);
+    assert_int_equal(ringside_receive(a, &request, 0), -RINGSIDE_ETIMEOUT);
+    assert_false(is_readable(fd)); /* nobody spins */
+
+    /* A message; a caller looks first. */
+    loan(b, 7);
+    OK(ringside_send(b, &slot, "0", NULL));
+    assert_int_equal(wait_reply(0), -RINGSIDE_ETIMEOUT);
+    assert_true(is_readable(fd));
+    OK(ringside_receive(a, &request, 0));
+    OK(ringside_release(a, &request));
+    OK(ringside_fd_clear(a));
+    assert_int_equal(ringside_receive(a, &request, 0), -RINGSIDE_ETIMEOUT);
+    assert_false(is_readable(fd));
+
+    /* A reply; a consumer and another call look first, more than once. */
+    OK(ringside_receive(b, &request, LONG));
+    answer(&request, 1, 1);
+    OK(ringside_release(b, &request));
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(ringside_receive(a, &request, 0), -RINGSIDE_ETIMEOUT);
+        assert_int_equal(ringside_call_wait(a, &other, &reply, 0), -RINGSIDE_ETIMEOUT);
+        assert_true(is_readable(fd));
+    }
+    OK(ringside_fd_clear(a));
+    assert_false(is_readable(fd));
+    assert_int_equal(wait_reply(0), 0);
+    OK(ringside_release(a, &reply));
+
+    /* When no reply is polled for any more, a look for messages is enough again. */
+    OK(ringside_call_cancel(a, &other));
+    loan(b, 8);
+    OK(ringside_send(b, &slot, "0", NULL));
+    assert_true(is_readable(fd));
+    OK(ringside_receive(a, &request, 0));
+    OK(ringside_release(a, &request));
+    assert_int_equal(ringside_receive(a, &request, 0), -RINGSIDE_ETIMEOUT);
+    assert_false(is_readable(fd));
 }
 
 /* ---- serving ---- */
@@ -745,6 +860,7 @@ int main(void)
         CASE(call_64_in_flight_and_no_more),
         CASE(call_streaming_with_credits),
         CASE(call_error_reply),
+        CASE(call_error_reply_by_name),
         CASE(call_released_without_a_reply),
         CASE(call_released_with_no_slot_left),
         CASE(call_nacked),
@@ -755,12 +871,15 @@ int main(void)
         CASE(call_cancelled_with_replies_unread),
         CASE(call_cancelled_keeps_its_cells),
         CASE(call_over_its_time),
+        CASE(call_dropped_when_its_time_was_over),
+        CASE(call_let_go_when_its_time_was_over),
         CASE(call_callee_dies),
         CASE(call_caller_dies),
         CASE(call_strays_are_dropped),
         CASE(call_closed_callee),
         CASE(call_closed_caller),
         CASE(call_polled),
+        CASE(call_polled_beside_an_inbox),
         CASE(call_served),
         CASE(call_from_many_threads),
     };

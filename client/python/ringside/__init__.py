@@ -12,6 +12,8 @@
             mel = message.numpy()                       # read-only, no copy; the lease lasts as long
         ticket = rs.put({"mel": mel, "id": 7})          # or by ticket, through whatever carries one
         batch = rs.get(ticket)                          # in any worker of any local stage
+        with rs.call("denoiser.Denoise", mel, timeout=0.5) as reply:  # a method of the stage behind a route; see Stage
+            clean = reply.numpy()
 
 `timeout` is how long a call may block, in seconds (None: for ever); `ttl` is how long a message may live. Errors derive
 from RingsideError; Timeout is also a TimeoutError. A lease lasts as long as its views (arrays, memoryviews, DLPack), and
@@ -23,7 +25,7 @@ from __future__ import annotations
 import os
 import sys
 
-from . import _aio, _core, _support, _tree
+from . import _aio, _calls, _core, _support, _tree
 from ._core import Connection, Message, Slot, Tensor
 from ._default import default_connection, remember
 from ._errors import (
@@ -54,6 +56,7 @@ from ._errors import (
     UnsupportedDtype,
     VersionMismatch,
 )
+from ._serve import Stage
 from ._stats import Stats
 from ._ticket import Ticket
 
@@ -67,8 +70,12 @@ for _type, _name, _function in (
     (Connection, "send_async", _aio.send_async),
     (Connection, "receive_async", _aio.receive_async),
     (Connection, "inbox_async", _aio.inbox_async),
+    (Connection, "call_async", _calls.call_async),
+    (Connection, "call_stream", _calls.call_stream),
+    (Connection, "call_stream_async", _calls.call_stream_async),
     (Slot, "send_async", _aio.slot_send_async),
     (Message, "forward_async", _aio.forward_async),
+    (Message, "reply_async", _calls.reply_async),
     (Message, "tree", _tree.tree),
 ):
     setattr(_type, _name, _function)
@@ -79,7 +86,7 @@ __all__ = [
     "Cancelled", "Connection", "Corrupt", "Denied", "Draining", "ExpiredTicket", "ForeignTicket", "Forked",
     "InUse", "InternalError", "InvalidArgument", "InvalidShape", "InvalidState", "LimitReached",
     "MalformedTicket", "Message", "NoRoute", "ProtocolError", "RingFull", "RingsideError", "Slot",
-    "StaleTicket", "Stats", "SystemCallError", "Tensor", "Ticket", "Timeout", "TooBig", "Unavailable",
+    "Stage", "StaleTicket", "Stats", "SystemCallError", "Tensor", "Ticket", "Timeout", "TooBig", "Unavailable",
     "Unimplemented", "UnsupportedDtype", "VersionMismatch", "connect", "default_connection",
 ]
 

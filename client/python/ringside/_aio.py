@@ -32,12 +32,22 @@ class _Waiters:
         self.loop, self.connection = loop, connection
         self.futures: set[asyncio.Future[None]] = set()
         self.fd = connection.fileno()
-        connection._watch(self.closed)
+        connection._watch(self.wake_soon)
         try:
-            loop.add_reader(self.fd, self.wake)
+            loop.add_reader(self.fd, self.readable)
         except BaseException:
-            connection._unwatch(self.closed)
+            connection._unwatch(self.wake_soon)
             raise
+
+    def readable(self) -> None:
+        # Whoever clears it wakes all who wait; other loops may have their own tasks.
+        global _last_clear
+        self.connection._clear()
+        _last_clear = object()
+        self.wake()
+        for (loop, connection), others in list(_waiters.items()):
+            if connection is self.connection and loop is not self.loop:
+                others.wake_soon()
 
     def wake(self) -> None:
         # All of them: whoever is too late waits again, and one that was cancelled takes nobody's turn.
@@ -45,8 +55,8 @@ class _Waiters:
             if not future.done():
                 future.set_result(None)
 
-    def closed(self) -> None:
-        """Called by close(), in whatever thread."""
+    def wake_soon(self) -> None:
+        """In whatever thread; also called by close()."""
         try:
             self.loop.call_soon_threadsafe(self.wake)
         except RuntimeError:  # the loop is closed as well
@@ -55,14 +65,20 @@ class _Waiters:
     def end(self) -> None:
         if not self.loop.is_closed():
             self.loop.remove_reader(self.fd)
-        self.connection._unwatch(self.closed)
+        self.connection._unwatch(self.wake_soon)
 
 
 _waiters: dict[tuple[asyncio.AbstractEventLoop, Connection], _Waiters] = {}
+_last_clear = object()
 
 
-async def _readable(connection: Connection, deadline: float | None) -> None:
-    """Until a message may be there, the deadline is over, or the connection is closed."""
+def _before_look() -> object:
+    """What _readable() is given, so that it knows of what another loop cleared after a look."""
+    return _last_clear
+
+
+async def _readable(connection: Connection, deadline: float | None, before_look: object) -> None:
+    """Until a message or a reply may be there, the deadline is over, or the connection is closed."""
     import asyncio
 
     loop = asyncio.get_running_loop()
@@ -72,6 +88,8 @@ async def _readable(connection: Connection, deadline: float | None) -> None:
         waiters = _waiters[key] = _Waiters(loop, connection)
     future: asyncio.Future[None] = loop.create_future()
     waiters.futures.add(future)
+    if _last_clear is not before_look:
+        _set(future)
     timer = None
     if deadline is not None:
         timer = loop.call_later(max(0.0, deadline - time.monotonic()), _set, future)
@@ -103,12 +121,13 @@ async def receive_async(self: Connection, timeout: float | None = None) -> Messa
     """As receive(): the next Message, or Timeout."""
     deadline = _deadline(timeout)
     while True:
+        before = _before_look()
         message = self._receive_now()  # nothing is awaited between this and the return
         if message is not None:
             return message
         if deadline is not None and time.monotonic() >= deadline:
             raise Timeout("no message came within the timeout")
-        await _readable(self, deadline)
+        await _readable(self, deadline, before)
 
 
 class AsyncInbox:

@@ -2,6 +2,7 @@
 /* The extension module ringside._core: its types, its state, and the table of dtypes. */
 #include "client/python/ringside/core.h"
 
+#include "proto/err.h"
 #include "proto/tensor.h"
 
 static PyStructSequence_Field tensor_fields[] = {{"shape", "tuple of int"},
@@ -43,6 +44,17 @@ static PyObject *dtype_info(PyObject *module, PyObject *code)
                          (unsigned)info->item_bytes);
 }
 
+/* Of a number of enum ringside_error or an errno. */
+static PyObject *error_status(PyObject *module, PyObject *code)
+{
+    int number = (int)PyLong_AsLong(code);
+
+    (void)module;
+    if (PyErr_Occurred())
+        return NULL;
+    return PyLong_FromLong((long)rs_error_status(number > 0 ? -number : number));
+}
+
 /* Called by ringside/__init__.py: _support itself needs this module. */
 static PyObject *set_support(PyObject *module, PyObject *support)
 {
@@ -82,6 +94,7 @@ static PyMethodDef core_functions[] = {
     {"dtype_refusal", dtype_refusal, METH_O, "Why a dtype is refused by name, or None."},
     {"dtype_info", dtype_info, METH_O, "(name, numpy, torch, DLPack code, bytes) of a code."},
     {"ticket_parse", ticket_parse, METH_O, "The bare number in the text form of a ticket."},
+    {"error_status", error_status, METH_O, "The gRPC status for an error code."},
     {"set_support", set_support, METH_O, "Hand over ringside._support."},
     {NULL, NULL, 0, NULL}};
 
@@ -105,9 +118,10 @@ static int add_types(PyObject *module, struct core_state *state)
     state->message_type = add_type(module, &core_message_spec, false);
     state->view_type = add_type(module, &core_view_spec, false);
     state->inbox_type = add_type(module, &core_inbox_spec, false);
+    state->call_type = add_type(module, &core_call_spec, false);
     state->tensor_type = PyStructSequence_NewType(&tensor_description);
     if (!state->connection_type || !state->slot_type || !state->message_type || !state->view_type ||
-        !state->inbox_type || !state->tensor_type)
+        !state->inbox_type || !state->call_type || !state->tensor_type)
         return -1;
     return PyModule_AddType(module, state->tensor_type);
 }
@@ -162,6 +176,7 @@ static void core_free(void *module)
     Py_CLEAR(state->message_type);
     Py_CLEAR(state->view_type);
     Py_CLEAR(state->inbox_type);
+    Py_CLEAR(state->call_type);
     Py_CLEAR(state->tensor_type);
     Py_CLEAR(state->make_error);
     Py_CLEAR(state->support);

@@ -15,10 +15,13 @@ class RingsideError(Exception):
         Number of ``enum ringside_error``, or an ``errno``.
     name : str
         Its symbolic name, such as ``"STALE_TICKET"`` or ``"ENOENT"``.
+    status : int or None
+        When a callee answered a call with it, the gRPC status that it gave.
     """
 
     code: int = 0
     name: str = ""
+    status: int | None = None
 
 
 class InvalidArgument(RingsideError, ValueError):
@@ -175,14 +178,14 @@ _BY_CODE = {
 }
 
 
-def make(code: int, name: str, text: str) -> RingsideError:
+def make(code: int, name: str, text: str, status: int = 0) -> RingsideError:
     """The exception for an error number of libringside."""
     kind = _BY_CODE.get(code)
     if kind is not None:
-        return kind(text)
-    if code in errno.errorcode:
-        failure: RingsideError = SystemCallError(code, text)
+        failure = kind(text)
     else:
-        failure = RingsideError(text)
-    failure.code, failure.name = code, name
+        failure = SystemCallError(code, text) if code in errno.errorcode else RingsideError(text)
+        failure.code, failure.name = code, name
+    if status:
+        failure.status = status
     return failure

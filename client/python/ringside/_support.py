@@ -11,8 +11,9 @@ from . import _core
 from ._default import unpickle_message
 from ._errors import UnsupportedDtype
 from ._ticket import Ticket
+from ._tree import encode as encode_tree
 
-__all__ = ["Ticket", "unpickle_message"]  # what the compiled part looks up here, beside what stands below
+__all__ = ["Ticket", "encode_tree", "unpickle_message"]  # what the compiled part looks up here, beside what stands below
 
 UINT8 = _core.DTYPES["uint8"]
 BYTES = _core.DTYPES["bytes"]

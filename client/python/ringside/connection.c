@@ -93,6 +93,7 @@ static void close_connection(struct core_connection *connection)
     connection->closed = true;
     if (first && connection->watchers && connection->forks == core_forks())
         call_watchers(connection);
+    core_connection_end_calls(connection);
     core_connection_end_leases(connection);
     core_maybe_close(connection);
 }
@@ -291,6 +292,17 @@ static PyObject *connection_receive_now(PyObject *self, PyObject *ignored)
     return (PyObject *)message;
 }
 
+/* The descriptor is not readable any more. Quietly nothing once it is closed. */
+static PyObject *connection_clear(PyObject *self, PyObject *ignored)
+{
+    struct core_connection *connection = (struct core_connection *)self;
+
+    (void)ignored;
+    if (connection->ringside && connection->forks == core_forks())
+        (void)ringside_fd_clear(connection->ringside);
+    Py_RETURN_NONE;
+}
+
 static PyObject *connection_fileno(PyObject *self, PyObject *ignored)
 {
     struct core_connection *connection = (struct core_connection *)self;
@@ -367,6 +379,11 @@ static PyMethodDef connection_methods[] = {
      "Copy an array (anything with a buffer, a torch tensor), or a list of them, and publish "
      "it.\n\n"
      "The arrays may be non-contiguous. meta is bytes, or a dict, which travels as JSON."},
+    {"call", CORE_FUNCTION(core_connection_call), CORE_FAST,
+     "call($self, target, data=None, meta=None, timeout=None, trace=None)\n--\n\n"
+     "Call a method of another stage: target is \"ROUTE.METHOD\". Returns its reply, a Message to be released.\n\n"
+     "data is an array, a list of them, a dict (the callee's tree()), or a loaned Slot as it is. timeout is seconds\n"
+     "for all of it; it travels. What the callee raised is raised here; Unavailable when it died with the call."},
     {"receive", CORE_FUNCTION(connection_receive), CORE_FAST,
      "receive($self, timeout=None)\n--\n\nThe next Message; waits at most timeout seconds, then "
      "raises Timeout."},
@@ -386,8 +403,10 @@ static PyMethodDef connection_methods[] = {
      "Raises StaleTicket, ForeignTicket, MalformedTicket, ExpiredTicket."},
     {"_watch", connection_watch, METH_O, NULL},
     {"_unwatch", connection_unwatch, METH_O, NULL},
+    {"_clear", connection_clear, METH_NOARGS, NULL},
     {"_receive_now", connection_receive_now, METH_NOARGS, NULL},
     {"_read_added", core_connection_read_added, METH_O, NULL},
+    {"_call", CORE_FUNCTION(core_connection_begin_call), CORE_FAST, NULL},
     {"_load", CORE_FUNCTION(core_connection_load), CORE_FAST, NULL},
     {"_put", CORE_FUNCTION(core_connection_put), CORE_FAST, NULL},
     {"free", core_connection_free, METH_O,

@@ -5,6 +5,7 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "client/c/ringside.h"
@@ -12,7 +13,10 @@
 #define CORE_DTYPES 32 /* more than the highest dtype code */
 
 /* The C errors plus one of our own: a Python exception is already set. */
-enum { CORE_RAISED = -0x7fff };
+enum {
+    CORE_RAISED = -0x7fff,
+    CORE_OVER = -0x7ffe /* the call that was waited for has ended with an error */
+};
 
 struct core_state {
     PyTypeObject *connection_type;
@@ -20,6 +24,7 @@ struct core_state {
     PyTypeObject *message_type;
     PyTypeObject *view_type;
     PyTypeObject *inbox_type;
+    PyTypeObject *call_type;
     PyTypeObject *tensor_type;             /* a struct sequence: shape, dtype, nbytes */
     PyObject *ticket_type;                 /* ringside.Ticket */
     PyObject *make_error;                  /* _errors.make */
@@ -37,6 +42,7 @@ union core_box {
 };
 
 struct core_lease;
+struct core_pending;
 
 struct core_connection {
     PyObject_HEAD
@@ -48,6 +54,8 @@ struct core_connection {
     struct core_connection *next;          /* of all of the process, for fault.c */
     PyObject *watchers;                    /* list of functions that close() calls, or NULL */
     struct core_lease *leases;             /* that pin the mappings: held, or with views alive */
+    struct core_pending *pending;          /* calls in flight */
+    _Atomic uint32_t awaited;              /* replies that they set room aside for */
     union core_box *free_boxes;            /* so that a message costs no malloc of its 5 KiB */
     unsigned free_box_count;               /* at most 16 */
     unsigned waiting;                      /* calls that run without the GIL */
@@ -75,6 +83,8 @@ struct core_lease {
     bool pinned;
     bool is_slot;
     bool is_reading;                       /* a message read by ticket: it cannot be nacked */
+    bool is_reply;                         /* to a call of ours: the same */
+    bool answered;                         /* a call that had its last reply */
     uint8_t phase;                         /* enum core_phase */
     uint8_t ending;                        /* enum core_ending, while CORE_ENDING */
 };
@@ -98,6 +108,7 @@ struct core_call {
     const struct ringside_tensor *tensors;
     size_t tensor_count;
     uint32_t metadata_bytes;
+    struct core_lease *request;            /* when nobody waits for its replies any more, the waiting ends; or NULL */
 };
 
 /* Options of a message, taken from Python arguments; core_options_finish when done. */
@@ -105,6 +116,27 @@ struct core_options {
     struct ringside_options options;
     Py_buffer metadata;                    /* what options.metadata points into */
     bool has_metadata;
+};
+
+/* A call: begun in three steps, each of which may have to wait; then in flight. */
+struct core_pending {
+    PyObject_HEAD
+    struct core_connection *connection;    /* a strong reference */
+    struct core_pending *previous, *next;  /* in connection->pending, while `open` */
+    struct ringside_call call;             /* once it is `open` */
+    struct core_lease *reply;              /* taken, and not asked for yet; or NULL */
+    PyObject *data, *metadata, *trace;     /* until they are loaded; or NULL */
+    struct core_lease *slot;               /* loaded, until it is sent */
+    struct core_options options;           /* while there is a slot */
+    int64_t deadline_ns;                   /* as core_deadline gives it */
+    uint32_t credits;                      /* counted in connection->awaited while `has_room` */
+    _Atomic bool is_unwanted;              /* cancelled while another thread waits */
+    bool has_room;
+    bool open;                             /* replies may come */
+    bool busy;                             /* a thread is in a call on it */
+    bool late;                             /* its time was over before it was sent */
+    char route[64];
+    char method[64];
 };
 
 /* A Ticket or its text, or a bare number; core_ticket_finish when done. */
@@ -140,6 +172,9 @@ int core_dtype(struct core_state *state, PyObject *dtype);
 /* errors.c. Each sets an exception; `own` with our text, the other with the library's. */
 void core_raise(struct core_state *state, const struct ringside *ringside, int error);
 void core_raise_own(struct core_state *state, int error, const char *format, ...);
+/* As core_raise, of what a callee answered; `status` is a code of gRPC. */
+void core_raise_status(struct core_state *state, const struct ringside *ringside, int error,
+                       unsigned status);
 
 /* wait.c */
 int64_t core_now_ns(void);
@@ -189,18 +224,34 @@ void core_fault_add(struct core_connection *connection);
 void core_fault_remove(struct core_connection *connection);
 void core_fault_watch(void);
 
-/* slot.c, message.c, send.c, ticket.c */
+/* slot.c, message.c, send.c, ticket.c, call.c, reply.c */
+/* `request`: the call that the slot is to answer, or NULL. */
 struct core_lease *core_loan(struct core_connection *connection, const struct ringside_tensor *tensors,
-                             size_t count, uint32_t metadata_bytes, int64_t timeout_ns);
+                             size_t count, uint32_t metadata_bytes, int64_t timeout_ns,
+                             struct core_lease *request);
 /* 0, or -1 with an exception set and the slot still held. */
 int core_slot_send(struct core_lease *slot, const char *route, struct ringside_options *options,
                    int64_t timeout_ns);
 /* The new Ticket, or NULL with an exception set; the slot is spent when it was shared. */
 PyObject *core_slot_share(struct core_lease *slot, unsigned readers, struct ringside_options *options);
+/* What a call or a reply carries: arrays, a dict as a tree, None, or a loaned slot as it is; `more_bytes` of room behind it.
+ * A new reference, and options to be finished; or NULL with an exception set. */
+struct core_lease *core_load(struct core_connection *connection, PyObject *data, PyObject *metadata,
+                             PyObject *trace, uint32_t more_bytes, int64_t timeout_ns,
+                             struct core_lease *request, struct core_options *options);
 struct core_lease *core_receive(struct core_connection *connection, int64_t timeout_ns, bool none_is_fine);
 PyObject *core_inbox_create(struct core_connection *connection, int64_t timeout_ns);
 PyObject *core_connection_loan(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
 PyObject *core_connection_send(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
+PyObject *core_connection_call(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
+PyObject *core_connection_begin_call(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
+void core_connection_end_calls(struct core_connection *connection);
+PyObject *core_message_reply(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
+PyObject *core_message_reply_error(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
+PyObject *core_message_method(PyObject *self, void *closure);
+PyObject *core_message_cancelled(PyObject *self, void *closure);
+PyObject *core_message_time_left(PyObject *self, void *closure);
+PyObject *core_message_answered(PyObject *self, void *closure);
 PyObject *core_connection_load(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
 PyObject *core_connection_put(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
 PyObject *core_connection_read(PyObject *self, PyObject *ticket);
@@ -214,6 +265,7 @@ extern PyType_Spec core_slot_spec;
 extern PyType_Spec core_message_spec;
 extern PyType_Spec core_view_spec;
 extern PyType_Spec core_inbox_spec;
+extern PyType_Spec core_call_spec;
 
 #define CORE_FUNCTION(function) ((PyCFunction)(void (*)(void))(function))
 #define CORE_FAST (METH_FASTCALL | METH_KEYWORDS)

@@ -4,14 +4,15 @@
 
 #include <stdarg.h>
 
-static void raise_text(struct core_state *state, int error, PyObject *text)
+/* `status`: 0 unless a callee gave it. */
+static void raise_text(struct core_state *state, int error, PyObject *text, unsigned status)
 {
     PyObject *exception;
 
     if (!text)
         return;
-    exception = PyObject_CallFunction(state->make_error, "isO", error < 0 ? -error : error,
-                                      ringside_error_name(error), text);
+    exception = PyObject_CallFunction(state->make_error, "isOI", error < 0 ? -error : error,
+                                      ringside_error_name(error), text, status);
     if (exception) {
         PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
         Py_DECREF(exception);
@@ -19,6 +20,12 @@ static void raise_text(struct core_state *state, int error, PyObject *text)
 }
 
 void core_raise(struct core_state *state, const struct ringside *ringside, int error)
+{
+    core_raise_status(state, ringside, error, 0);
+}
+
+void core_raise_status(struct core_state *state, const struct ringside *ringside, int error,
+                       unsigned status)
 {
     const char *explained = ringside_explain(ringside);
     PyObject *text;
@@ -28,7 +35,7 @@ void core_raise(struct core_state *state, const struct ringside *ringside, int e
     if (!*explained)
         explained = ringside_strerror(error);
     text = PyUnicode_DecodeUTF8(explained, (Py_ssize_t)strlen(explained), "replace");
-    raise_text(state, error, text);
+    raise_text(state, error, text, status);
     Py_XDECREF(text);
 }
 
@@ -40,6 +47,6 @@ void core_raise_own(struct core_state *state, int error, const char *format, ...
     va_start(arguments, format);
     text = PyUnicode_FromFormatV(format, arguments);
     va_end(arguments);
-    raise_text(state, error, text);
+    raise_text(state, error, text, 0);
     Py_XDECREF(text);
 }

@@ -92,7 +92,7 @@ static enum core_ending default_ending(const struct core_lease *lease)
 {
     if (lease->is_slot)
         return CORE_ABANDON;
-    return lease->is_reading ? CORE_RELEASE : CORE_NACK;
+    return lease->is_reading || lease->is_reply ? CORE_RELEASE : CORE_NACK;
 }
 
 void core_lease_dealloc(PyObject *self)
@@ -349,7 +349,9 @@ PyObject *core_lease_no_pickle(PyObject *self, PyObject *ignored)
         PyExc_TypeError,
         "a %s is a lease of shared memory and cannot be pickled: %s, or pickle a copy, "
         "numpy().copy()",
-        ((struct core_lease *)self)->is_slot ? "Slot" : "Message that came by a route",
+        ((struct core_lease *)self)->is_slot    ? "Slot"
+        : ((struct core_lease *)self)->is_reply ? "reply to a call"
+                                                : "Message that came by a route",
         ((struct core_lease *)self)->is_slot ? "share() it and pass the Ticket"
                                              : "put() its arrays and pass the Ticket");
 }

@@ -63,9 +63,10 @@ static PyObject *message_nack(PyObject *self, PyObject *ignored)
     struct core_lease *message = (struct core_lease *)self;
 
     (void)ignored;
-    if (message->is_reading) {
+    if (message->is_reading || message->is_reply) {
         core_raise_own(core_state_of(message), RINGSIDE_ESTATE,
-                       "a message read by ticket has no inbox to go back to; release() it");
+                       "a %s has no inbox to go back to; release() it",
+                       message->is_reply ? "reply to a call" : "message read by ticket");
         return NULL;
     }
     return end(message, CORE_NACK);
@@ -79,7 +80,8 @@ static PyObject *message_exit(PyObject *self, PyObject *const *args, Py_ssize_t 
     if (message->phase == CORE_HELD && !failed)
         return end(message, CORE_RELEASE);
     if (message->phase == CORE_HELD) /* the body's exception is the one to see */
-        core_lease_end(message, message->is_reading ? CORE_RELEASE : CORE_NACK);
+        core_lease_end(message,
+                       message->is_reading || message->is_reply ? CORE_RELEASE : CORE_NACK);
     Py_RETURN_NONE;
 }
 
@@ -270,6 +272,15 @@ static PyMethodDef message_methods[] = {
      "What is not given stays as it came; giving ttl, meta, stream, sequence or trace makes it a "
      "copy.\n"
      "Its views must be gone (InvalidState otherwise)."},
+    {"reply", CORE_FUNCTION(core_message_reply), CORE_FAST,
+     "reply($self, data=None, meta=None, last=True, timeout=None)\n--\n\n"
+     "Answer a call: with an array, a list of them, a dict (the caller's tree()), or a loaned Slot as it is.\n\n"
+     "last=False: others follow. Waits while the caller has not read the last replies (its credits). Raises Cancelled "
+     "when\nnobody waits for replies any more. Release the call afterwards."},
+    {"reply_error", CORE_FUNCTION(core_message_reply_error), CORE_FAST,
+     "reply_error($self, status, text='')\n--\n\n"
+     "Answer a call with a gRPC status other than 0 and a text of at most 1,024 bytes.\n\n"
+     "A text that begins with the name of an error and a colon (\"NO_ROUTE: ...\") is that error to the caller."},
     {"__enter__", core_lease_self, METH_NOARGS, NULL},
     {"__exit__", CORE_FUNCTION(message_exit), METH_FASTCALL, NULL},
     {"__reduce_ex__", core_message_pickle, METH_O, NULL},
@@ -284,6 +295,13 @@ static PyGetSetDef message_fields[] = {
     {"nbytes", core_lease_first_field, NULL, "Bytes of tensor 0.", (void *)2},
     {"meta", message_meta, NULL, "bytes, or the dict that was sent; of what put() made, its JSON.",
      NULL},
+    {"method", core_message_method, NULL, "Name of the method that is called; None: no call.", NULL},
+    {"call_id", message_number, NULL, "Of a call and of its replies, else 0.", AT(call_id)},
+    {"cancelled", core_message_cancelled, NULL,
+     "Whether nobody waits for replies to this call any more: cancelled, caller gone, time over.", NULL},
+    {"time_left", core_message_time_left, NULL,
+     "Seconds of the time to live that are left, at least 0; of a call, its timeout. None: no limit.", NULL},
+    {"_answered", core_message_answered, NULL, NULL, NULL},
     {"_kind", message_kind, NULL, NULL, NULL},
     {"_held", message_held, NULL, NULL, NULL},
     {"ticket", message_number, NULL, "The message's ticket, an int.", AT(ticket)},

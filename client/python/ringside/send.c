@@ -195,10 +195,11 @@ static void close_sources(struct sending *sending)
 
 /* A slot with a copy of the sources, or NULL with an exception set. */
 static struct core_lease *load_sources(struct core_connection *connection, struct sending *sending,
-                                       uint32_t metadata_bytes, int64_t timeout_ns)
+                                       uint32_t metadata_bytes, int64_t timeout_ns,
+                                       struct core_lease *request)
 {
-    struct core_lease *slot =
-        core_loan(connection, sending->tensors, (size_t)sending->count, metadata_bytes, timeout_ns);
+    struct core_lease *slot = core_loan(connection, sending->tensors, (size_t)sending->count,
+                                        metadata_bytes, timeout_ns, request);
 
     for (Py_ssize_t i = 0; slot && i < sending->count; i++) {
         if (copy_in(slot, (uint32_t)i, &sending->sources[i]) < 0)
@@ -212,7 +213,7 @@ static int send_sources(struct core_connection *connection, const char *route,
 {
     int64_t deadline_ns = core_deadline(timeout_ns);
     struct core_lease *slot =
-        load_sources(connection, sending, options->options.metadata_bytes, timeout_ns);
+        load_sources(connection, sending, options->options.metadata_bytes, timeout_ns, NULL);
     int rc = slot ? core_slot_send(slot, route, &options->options, core_left(deadline_ns)) : -1;
 
     Py_XDECREF(slot); /* abandons it unless it was sent */
@@ -269,7 +270,7 @@ PyObject *core_connection_load(PyObject *self, PyObject *const *args, Py_ssize_t
         return NULL;
     sending.count = 0;
     if (open_sources(connection->state, values[0], &sending) == 0)
-        slot = load_sources(connection, &sending, (uint32_t)metadata_bytes, timeout_ns);
+        slot = load_sources(connection, &sending, (uint32_t)metadata_bytes, timeout_ns, NULL);
     close_sources(&sending);
     return (PyObject *)slot;
 }
@@ -296,13 +297,72 @@ PyObject *core_connection_put(PyObject *self, PyObject *const *args, Py_ssize_t 
     options.options.metadata_kind = RINGSIDE_TREE;
     sending.count = 0;
     if (open_sources(connection->state, values[0], &sending) == 0)
-        slot = load_sources(connection, &sending, options.options.metadata_bytes, timeout_ns);
+        slot = load_sources(connection, &sending, options.options.metadata_bytes, timeout_ns, NULL);
     if (slot)
         ticket = core_slot_share(slot, readers, &options.options);
     Py_XDECREF(slot); /* abandons it unless it was shared */
     close_sources(&sending);
     core_options_finish(&options);
     return ticket;
+}
+
+static struct core_lease *load_data(struct core_connection *connection, PyObject *data,
+                                    uint32_t metadata_bytes, int64_t timeout_ns,
+                                    struct core_lease *request)
+{
+    struct core_lease *slot = NULL;
+    struct sending sending;
+
+    if (Py_TYPE(data) == connection->state->slot_type) {
+        slot = (struct core_lease *)data;
+        if (slot->connection != connection) {
+            core_raise_own(connection->state, RINGSIDE_EINVALID,
+                           "the slot was loaned by another connection");
+            return NULL;
+        }
+        Py_INCREF(slot);
+        return slot;
+    }
+    sending.count = 0;
+    if (open_sources(connection->state, data, &sending) == 0)
+        slot = load_sources(connection, &sending, metadata_bytes, timeout_ns, request);
+    close_sources(&sending);
+    return slot;
+}
+
+struct core_lease *core_load(struct core_connection *connection, PyObject *data, PyObject *metadata,
+                             PyObject *trace, uint32_t more_bytes, int64_t timeout_ns,
+                             struct core_lease *request, struct core_options *options)
+{
+    struct core_state *state = connection->state;
+    bool is_tree = data && PyDict_Check(data);
+    struct core_lease *slot = NULL;
+    PyObject *parts = NULL;
+
+    if (is_tree && metadata && metadata != Py_None) {
+        core_raise_own(state, RINGSIDE_EINVALID,
+                       "a dict travels with its structure as metadata; put meta into the dict");
+        return NULL;
+    }
+    if (is_tree)
+        parts = PyObject_CallMethod(state->support, "encode_tree", "O", data);
+    else if (!data || data == Py_None)
+        parts = Py_BuildValue("(y#O)", "", (Py_ssize_t)0, metadata ? metadata : Py_None);
+    else
+        parts = Py_BuildValue("(OO)", data, metadata ? metadata : Py_None);
+    if (!parts)
+        return NULL;
+    if (core_options_init(state, options, NULL, PyTuple_GET_ITEM(parts, 1), NULL, NULL, trace) ==
+        0) {
+        if (is_tree)
+            options->options.metadata_kind = RINGSIDE_TREE;
+        slot = load_data(connection, PyTuple_GET_ITEM(parts, 0),
+                         options->options.metadata_bytes + more_bytes, timeout_ns, request);
+        if (!slot)
+            core_options_finish(options);
+    }
+    Py_DECREF(parts);
+    return slot;
 }
 
 /* loan([(shape, dtype), ...]) */
@@ -355,5 +415,5 @@ PyObject *core_connection_loan(PyObject *self, PyObject *const *args, Py_ssize_t
     if (count < 0)
         return NULL;
     return (PyObject *)core_loan(connection, tensors, (size_t)count, (uint32_t)metadata_bytes,
-                                 timeout_ns);
+                                 timeout_ns, NULL);
 }

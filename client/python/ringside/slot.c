@@ -10,9 +10,11 @@ static int run_loan(struct core_call *call, int64_t timeout_ns)
 
 struct core_lease *core_loan(struct core_connection *connection,
                              const struct ringside_tensor *tensors, size_t count,
-                             uint32_t metadata_bytes, int64_t timeout_ns)
+                             uint32_t metadata_bytes, int64_t timeout_ns,
+                             struct core_lease *request)
 {
     struct core_call call = {.connection = connection,
+                             .request = request,
                              .run = run_loan,
                              .tensors = tensors,
                              .tensor_count = count,

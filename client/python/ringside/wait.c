@@ -90,6 +90,16 @@ static int run_unlocked(struct core_call *call, int64_t slice_ns)
     return rc;
 }
 
+static bool is_unwanted(struct core_call *call)
+{
+    if (!call->request ||
+        ringside_cancelled(call->connection->ringside, &call->request->box->message) != 1)
+        return false;
+    core_raise_own(call->connection->state, RINGSIDE_ECANCELLED,
+                   "nobody waits for replies to this call any more: release it");
+    return true;
+}
+
 int core_wait(struct core_call *call, int64_t timeout_ns)
 {
     int rc = call->run(call, 0);
@@ -110,7 +120,7 @@ int core_wait(struct core_call *call, int64_t timeout_ns)
         }
         if (rc != -RINGSIDE_ETIMEOUT && rc != -EINTR)
             return rc;
-        if (PyErr_CheckSignals() < 0)
+        if (PyErr_CheckSignals() < 0 || is_unwanted(call))
             return CORE_RAISED;
         if (core_left(deadline_ns) == 0)
             return -RINGSIDE_ETIMEOUT;
