@@ -36,6 +36,8 @@ static struct rs_pending pending_of(struct ringside *connection, const struct ri
 
     return (struct rs_pending){
         .own = &connection->own.ring,
+        .client = connection->own.ring.client,
+        .holder = peer_of(call)->ring.client,
         .slot = (uint32_t)(request >> 32),
         .generation = (uint32_t)request,
         .ring = &peer_of(call)->ring,
@@ -103,7 +105,7 @@ static void drain_cells(struct ringside *connection, struct peer *peer, unsigned
         struct rs_lease lease;
         uint64_t ticket;
         enum rs_box_content content =
-            rs_box_look(own_box(connection), cell, &peer->ring, &ticket, &lease);
+            rs_box_look(own_box(connection), cell, &peer->ring, peer->ring.client, &ticket, &lease);
 
         if (content == RS_BOX_EMPTY || (content == RS_BOX_UNSEALED && !over) ||
             !rs_box_take(own_box(connection), cell, ticket))
@@ -382,7 +384,7 @@ IN_ONE_PIECE static int look(struct ringside *connection, struct ringside_call *
     struct rs_lease lease;
     uint64_t ticket;
     enum rs_box_content content =
-        rs_box_look(own_box(connection), pending->cell, pending->ring, &ticket, &lease);
+        rs_box_look(own_box(connection), pending->cell, pending->ring, pending->holder, &ticket, &lease);
 
     if (content == RS_BOX_EMPTY)
         return NOTHING;
