@@ -151,6 +151,23 @@ void session_call_cancel(struct session *session, struct session_call *call)
     end_early(session, call);
 }
 
+void control_adopt_calls(struct proxy *proxy)
+{
+    struct rs_ring *ring = &proxy->ring;
+
+    for (uint32_t i = 0; i < ring->layout.slot_count; i++) {
+        const struct rs_slot *slot = &ring->slots[i];
+        uint64_t state = rs_load_seq_cst(&slot->state);
+
+        if (rs_state_phase(state) != RS_SEALED || !rs_message_is_request(slot))
+            continue;
+        unsigned caller = rs_call_caller(rs_load_relaxed(&slot->header[RS_HEADER_CALL]));
+        if (caller < ring->layout.client_count &&
+            (rs_client_flags(rs_load_relaxed(&ring->clients[caller].state)) & RS_CLIENT_NO_LOCK))
+            (void)rs_request_cancel(ring, i, rs_state_generation(state));
+    }
+}
+
 /* ---- replies ---- */
 
 static int fail(struct wait *wait, int error, const char *text)
