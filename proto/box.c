@@ -38,8 +38,12 @@ int rs_reply_publish(const struct rs_reply *reply)
     prepare(reply);
     /* Before the seal: a sealed reply always has its cell, whenever its callee dies. */
     RS_FAILPOINT(post_before);
-    if (rs_load_seq_cst(cell) != 0 || !rs_cas_seq_cst(cell, &empty, ticket))
-        return -RINGSIDE_E_FULL;
+    /* Swapped without a look first: the caller polls the line, and would have to give it twice. A swap that failed orders
+     * nothing, so the look of one who sleeps for room comes after it. */
+    for (; !rs_cas_seq_cst(cell, &empty, ticket); empty = 0) {
+        if (rs_load_seq_cst(cell) != 0)
+            return -RINGSIDE_E_FULL;
+    }
     RS_FAILPOINT(post_after);
     if (rs_ring_seal_reply(ring, reply->owner, &reply->loan) < 0) {
         (void)rs_cas_seq_cst(cell, &ticket, 0);
@@ -100,6 +104,11 @@ enum rs_box_content rs_box_look(struct rs_box *box, unsigned cell, struct rs_rin
     if (rs_ticket_sidecar(*ticket) != ring->layout.sidecar_id || slot >= ring->layout.slot_count)
         return RS_BOX_STRAY;
     struct rs_slot *record = &ring->slots[slot];
+    /* What is read and written next, all at once. */
+    rs_prefetch_write(record);
+    rs_prefetch_read((const uint8_t *)record + RS_CACHE_LINE);
+    rs_prefetch_read((const uint8_t *)record + 3 * RS_CACHE_LINE);
+    rs_prefetch_write(&box->cell[cell]);
     uint64_t state = rs_load_seq_cst(&record->state);
     uint32_t generation = rs_state_generation(state);
 
@@ -128,6 +137,13 @@ bool rs_box_take(struct rs_box *box, unsigned cell, uint64_t ticket)
     RS_FAILPOINT(box_take_after);
     rs_wait_wake(&box->room, -1);
     return true;
+}
+
+void rs_box_empty(struct rs_box *box, unsigned cell)
+{
+    RS_FAILPOINT(box_take_before);
+    rs_store_release(&box->cell[cell], 0);
+    RS_FAILPOINT(box_take_after);
 }
 
 bool rs_request_cancel(struct rs_ring *ring, uint32_t slot, uint32_t generation)

@@ -45,6 +45,8 @@ enum rs_box_content rs_box_look(struct rs_box *box, unsigned cell, struct rs_rin
                                 uint16_t holder, uint64_t *ticket, struct rs_lease *lease);
 /* The cell becomes empty; then wakes who waits for room. False when it was not `ticket` any more. */
 bool rs_box_take(struct rs_box *box, unsigned cell, uint64_t ticket);
+/* The same for the last reply of a call that is not cancelled: nobody else writes the cell, or waits for it. */
+void rs_box_empty(struct rs_box *box, unsigned cell);
 
 /* True: nobody had taken the request, and nobody will. False: a callee has or had it, and may see that it is cancelled. */
 bool rs_request_cancel(struct rs_ring *ring, uint32_t slot, uint32_t generation);

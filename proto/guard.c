@@ -11,7 +11,7 @@
 
 #include "proto/atomic.h"
 
-enum { RANGES_MAX = 1024 };
+enum { RANGES_MAX = 1024, PASS_MAX = 8 /* faults in a row at one address that an earlier handler gets */ };
 
 struct range {
     rs_word base;  /* address; 0: unused. Stored after `bytes` with release */
@@ -28,6 +28,8 @@ static rs_word32 newest;            /* index in `earlier` */
 /* Inside pass_on: the earlier handler may call ours. No model that allocates at the first access.
  */
 static _Thread_local int passing __attribute__((tls_model("initial-exec")));
+static _Thread_local const void *passed_address __attribute__((tls_model("initial-exec")));
+static _Thread_local int passed_times __attribute__((tls_model("initial-exec")));
 
 /* What a hugetlbfs mapping can be cut at is its own page, so larger sizes are tried in turn. */
 static const uint64_t cut_bytes[] = {UINT64_C(1) << 21, UINT64_C(1) << 30};
@@ -74,11 +76,23 @@ static bool guarded(uint64_t address)
     return false;
 }
 
+/* Whether the same fault comes again and again: the earlier handler returns, and perhaps puts ours back. */
+static bool repeats(const siginfo_t *info)
+{
+    if (info->si_code <= 0)
+        return false;
+    passed_times = info->si_addr == passed_address ? passed_times + 1 : 0;
+    passed_address = info->si_addr;
+    return passed_times > PASS_MAX;
+}
+
 static void pass_on(int number, siginfo_t *info, void *context)
 {
     const struct sigaction *previous = &earlier[rs_load_acquire(&newest)];
 
-    if (!passing && (previous->sa_flags & SA_SIGINFO)) {
+    if (repeats(info)) {
+        signal(number, SIG_DFL);
+    } else if (!passing && (previous->sa_flags & SA_SIGINFO)) {
         passing = 1;
         previous->sa_sigaction(number, info, context);
         passing = 0;

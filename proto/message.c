@@ -206,19 +206,21 @@ static bool load_call(struct rs_message *message, const rs_word *words, uint64_t
            inside(message->method_offset, message->method_bytes, slot_bytes);
 }
 
-static void load_line3(struct rs_message *message, const rs_word *words, bool used)
+static bool load_line3(struct rs_message *message, const rs_word *words, bool used,
+                       uint64_t slot_bytes)
 {
     message->metadata_offset = 0;
     message->trace_id[0] = message->trace_id[1] = 0;
     message->origin_ticket = 0;
     message->call_id = 0;
     if (!used)
-        return;
-    message->call_id = rs_load_relaxed(&words[RS_HEADER_CALL_ID]);
+        return true;
     message->metadata_offset = rs_load_relaxed(&words[RS_HEADER_METADATA_OFFSET]);
     message->trace_id[0] = rs_load_relaxed(&words[RS_HEADER_TRACE_ID]);
     message->trace_id[1] = rs_load_relaxed(&words[RS_HEADER_TRACE_ID + 1]);
     message->origin_ticket = rs_load_relaxed(&words[RS_HEADER_ORIGIN_TICKET]);
+    message->call_id = rs_load_relaxed(&words[RS_HEADER_CALL_ID]);
+    return message->call_id == 0 || load_call(message, words, slot_bytes);
 }
 
 int rs_message_load(struct rs_message *message, const struct rs_slot *slot, const uint8_t *body,
@@ -240,15 +242,14 @@ int rs_message_load(struct rs_message *message, const struct rs_slot *slot, cons
         (flags & ~(RS_HEADER_KIND_MASK | RS_HEADER_LINE2 | RS_HEADER_LINE3)) != 0)
         return -RINGSIDE_E_CORRUPT;
     load_line2(message, words, (flags & RS_HEADER_LINE2) != 0);
-    load_line3(message, words, (flags & RS_HEADER_LINE3) != 0);
+    if (!load_line3(message, words, (flags & RS_HEADER_LINE3) != 0, slot_bytes))
+        return -RINGSIDE_E_CORRUPT;
     if (message->metadata_bytes != 0 && (flags & RS_HEADER_LINE3) == 0)
         return -RINGSIDE_E_CORRUPT;
     if (!inside(message->metadata_offset, message->metadata_bytes, slot_bytes) ||
         !load_first(message, words, (flags & RS_HEADER_LINE2) != 0, slot_bytes))
         return -RINGSIDE_E_CORRUPT;
     if (message->tensor_count > 1 && !load_rest(message, body, slot_bytes))
-        return -RINGSIDE_E_CORRUPT;
-    if (message->call_id != 0 && !load_call(message, words, slot_bytes))
         return -RINGSIDE_E_CORRUPT;
     return 0;
 }

@@ -225,12 +225,15 @@ static void fill_call(struct ringside *connection, struct ringside_call *call, s
     call->private_[CALL_DEADLINE] = deadline_ns;
 }
 
-/* Ids are unlike all that other clients of the ring have had: a callee tells by them who the caller was. */
-static uint64_t next_id(struct ringside *connection)
+/* Ids are unlike all that other clients of the ring have had: a callee tells by them who the caller was. Threads that race may
+ * count the same, but their calls have other cells. */
+static uint64_t next_id(struct ringside *connection, unsigned first)
 {
-    uint32_t count = (uint32_t)rs_fetch_add_relaxed(&connection->calls.count, 1) + 1;
+    uint32_t count = rs_load_relaxed(&connection->calls.count) + 1;
 
-    return connection->own.nonce << 32 | (count != 0 ? count : 1);
+    rs_store_relaxed(&connection->calls.count, count);
+    uint32_t low = count * RS_BOX_CELLS + first;
+    return connection->own.nonce << 32 | (low != 0 ? low : RS_BOX_CELLS);
 }
 
 static int send_request(struct ringside *connection, const struct rs_loan *loan, uint8_t *base,
@@ -242,7 +245,7 @@ static int send_request(struct ringside *connection, const struct rs_loan *loan,
 
     if (rc < 0)
         return rc;
-    message->call_id = next_id(connection);
+    message->call_id = next_id(connection, first);
     message->call = rs_call_request(first, credits, connection->own.ring.client, peer->ring.client);
     message->admission = peer->nonce;
     rc = loan_publish(connection, loan, base, message, outgoing, 0);
@@ -330,9 +333,10 @@ SELDOM static int fail_with_status(struct ringside *connection, struct ringside_
                 bytes > 0 ? text : "the callee gave no reason");
 }
 
-/* The lease is held and the cell empty. */
-static int accept_reply(struct ringside *connection, struct ringside_call *call,
-                        const struct rs_lease *lease, struct ringside_message *reply)
+/* The reply is the caller's since its seal. The cell is emptied when it is known whether another follows. */
+static int accept_reply(struct ringside *connection, struct ringside_call *call, unsigned cell,
+                        uint64_t ticket, const struct rs_lease *lease,
+                        struct ringside_message *reply)
 {
     struct peer *peer = (struct peer *)lease->ring;
     struct rs_ring *own = &connection->own.ring;
@@ -342,14 +346,22 @@ static int accept_reply(struct ringside *connection, struct ringside_call *call,
     rs_prefetch_read(body.base);
     int rc = rs_message_load(&header, &peer->ring.slots[lease->slot], body.base, body.bytes);
     if (UNLIKELY(rc < 0) || UNLIKELY(peer_is_broken(connection, peer)) ||
-        UNLIKELY(peer_lost_body(connection, peer)))
+        UNLIKELY(peer_lost_body(connection, peer))) {
+        (void)rs_box_take(own_box(connection), cell, ticket);
         return refuse_reply(connection, call, lease);
+    }
     if (UNLIKELY(header.call_id != call->id || rs_call_kind(header.call) != RS_CALL_REPLY ||
                  rs_call_number(header.call) !=
                      (call->private_[CALL_NUMBER] & RS_CALL_NUMBER_MASK))) {
-        (void)rs_ring_release(lease); /* of another call, whose callee came late */
+        if (rs_box_take(own_box(connection), cell, ticket))
+            (void)rs_ring_release(lease); /* of another call, whose callee came late */
         return NOTHING;
     }
+    bool last = (rs_call_flags(header.call) & RS_CALL_LAST) != 0;
+    if (LIKELY(last))
+        rs_box_empty(own_box(connection), cell);
+    else if (!rs_box_take(own_box(connection), cell, ticket))
+        return NOTHING;
     call->private_[CALL_NUMBER]++;
     call->status = rs_call_status(header.call);
     if (UNLIKELY(call->status != RINGSIDE_STATUS_OK))
@@ -359,7 +371,7 @@ static int accept_reply(struct ringside *connection, struct ringside_call *call,
     RS_FAILPOINT(reply_taken);
     rs_ring_count(own, own->client, RS_RECEIVED, 1);
     rs_ring_prefetch_loan(own, 0);
-    if ((rs_call_flags(header.call) & RS_CALL_LAST) == 0)
+    if (!last)
         return REPLY;
     end_call(connection, call);
     return LAST_REPLY;
@@ -371,10 +383,11 @@ static int take_reply(struct ringside *connection, struct ringside_call *call,
                       uint64_t ticket, const struct rs_lease *lease,
                       struct ringside_message *reply)
 {
-    if (content == RS_BOX_UNSEALED || !rs_box_take(own_box(connection), pending->cell, ticket) ||
-        content == RS_BOX_STRAY)
-        return NOTHING;
-    return accept_reply(connection, call, lease, reply);
+    if (LIKELY(content == RS_BOX_REPLY))
+        return accept_reply(connection, call, pending->cell, ticket, lease, reply);
+    if (content == RS_BOX_STRAY)
+        (void)rs_box_take(own_box(connection), pending->cell, ticket);
+    return NOTHING;
 }
 
 /* The cell alone: while the callee works, its other lines are left to it. */

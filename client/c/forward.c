@@ -144,7 +144,7 @@ static int check(struct ringside *connection, const struct ringside_message *mes
     if (message == NULL || message->private_[MESSAGE_TAG] != tag_of(connection, TAG_HELD))
         return fail_with(connection, -RINGSIDE_E_STATE,
                          "only a received message that is still held can be forwarded");
-    if (message->private_[MESSAGE_CALL] != 0)
+    if (message->method != NULL)
         return fail(connection, -RINGSIDE_E_STATE,
                     "a call (of \"%.*s\") cannot be forwarded, because its caller waits for this stage: answer it, and "
                     "call the next stage for that", (int)message->method_bytes, message->method);

@@ -19,10 +19,12 @@
 #define CALL_TIMEOUT_NS  INT64_C(2000000000) /* for one call to the sidecar within another operation */
 #define READING_LOCKS    16                  /* slots share them by their low bits */
 #define UNLIKELY(value)  __builtin_expect((value) != 0, 0)
+#define LIKELY(value)    __builtin_expect((value) != 0, 1)
 /* The hand-off crosses some thirty small functions of ours and of proto/. In one piece, without what it seldom needs, it
  * takes a quarter less. */
 #define IN_ONE_PIECE     __attribute__((flatten))
 #define SELDOM           __attribute__((noinline, cold))
+#define APART            __attribute__((noinline)) /* from the hand-off, which would grow by it */
 /* The inbox's eventfd is shared by all who consume: by edges, each is woken for itself, and nobody ever reads it. */
 #define INBOX_EVENTS     (EPOLLIN | EPOLLET)
 
@@ -335,7 +337,7 @@ uint64_t message_data_bytes(const struct rs_message *message);
 /* private_ of a message */
 enum {
     MESSAGE_TAG, MESSAGE_PEER, MESSAGE_WORD, MESSAGE_SLOT, MESSAGE_LEASE, MESSAGE_REMOTE,
-    MESSAGE_CALL,    /* of a request: its call word; else 0 */
+    MESSAGE_CALL,    /* of a request (it has a method): its call word */
     MESSAGE_REPLIES, /* of a request: how many went out, and MESSAGE_ANSWERED */
 };
 #define MESSAGE_ANSWERED (UINT64_C(1) << 63) /* the last one did */
@@ -372,7 +374,7 @@ void calls_reap(struct ringside *connection);
 /* ---- reply.c ---- */
 
 /* ringside_release of a call: answers it when it has no last reply. */
-int request_release(struct ringside *connection, struct ringside_message *message);
+APART int request_release(struct ringside *connection, struct ringside_message *message);
 /* After a request is let go without an answer. */
 SELDOM void request_wake_caller(struct ringside *connection, struct peer *peer, uint64_t call);
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define SPINS_PER_CLOCK 16                 /* looks between two readings of the clock */
+#define COARSE_TTL_NS   UINT64_C(1000000000) /* from here on a time to live begins at the kernel's last tick */
 
 /* ---- loan ---- */
 
@@ -198,8 +199,9 @@ int loan_publish(struct ringside *connection, const struct rs_loan *loan, uint8_
 
     if (message->ttl_ns == 0)
         message->ttl_ns = outgoing->route->ttl_ns;
-    /* Ages of messages that do not expire are for people: a tick of the kernel is near enough. */
-    message->publish_ns = (uint64_t)(message->ttl_ns != 0 ? rs_now_ns() : rs_now_coarse_ns());
+    /* Ages of messages that do not expire are for people, and of long lives a tick of the kernel is nothing. */
+    bool exact = message->ttl_ns != 0 && message->ttl_ns < COARSE_TTL_NS;
+    message->publish_ns = (uint64_t)(exact ? rs_now_ns() : rs_now_coarse_ns());
     rs_message_store(message, &ring->slots[loan->slot], base);
     RS_FAILPOINT(send_stored);
     rs_ring_prepare(ring, loan, destinations, count, 0);

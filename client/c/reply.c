@@ -30,7 +30,7 @@ static void request_of(const struct ringside_message *message, struct request *r
 static bool is_held_call(const struct ringside *connection, const struct ringside_message *message)
 {
     return message != NULL && message->private_[MESSAGE_TAG] == tag_of(connection, TAG_HELD) &&
-           message->private_[MESSAGE_CALL] != 0;
+           message->method != NULL;
 }
 
 /* By the entries in both rings: who had a number then may be dead, and another have it. */
@@ -50,8 +50,7 @@ static bool time_is_over(const struct ringside_message *message)
 
 int ringside_is_call(const struct ringside_message *message)
 {
-    return message != NULL && message->private_[MESSAGE_TAG] != 0 &&
-           message->private_[MESSAGE_CALL] != 0;
+    return message != NULL && message->private_[MESSAGE_TAG] != 0 && message->method != NULL;
 }
 
 SELDOM static int fail_request(const struct ringside *connection)
@@ -129,7 +128,9 @@ static int send_reply(struct ringside *connection, struct ringside_message *mess
 
     request_of(message, &request);
     unsigned credits = rs_call_credits(request.call);
-    if (UNLIKELY(!caller_is_there(connection, &request))) {
+    /* Whether they are the caller's yet is looked at after the seal. */
+    if (UNLIKELY(rs_call_caller(request.call) >= request.peer->ring.layout.client_count ||
+                 rs_call_holder(request.call) >= own->layout.client_count)) {
         (void)rs_ring_abandon(own, own->client, loan);
         return fail_unwanted(connection);
     }
@@ -164,7 +165,7 @@ static int send_reply(struct ringside *connection, struct ringside_message *mess
         return rc;
     /* After the seal: whoever gives up or dies later finds the reply. */
     bool gone = !caller_is_there(connection, &request);
-    if (UNLIKELY(gone || rs_request_is_cancelled(&request.lease)) &&
+    if ((UNLIKELY(gone) || UNLIKELY(rs_request_is_cancelled(&request.lease))) &&
         rs_reply_take_back(&reply, gone))
         return fail_unwanted(connection);
     RS_FAILPOINT(replied);

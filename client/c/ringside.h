@@ -115,16 +115,16 @@ struct ringside_message {
     const void *metadata;              /* in shared memory, metadata_bytes long, no terminator */
     uint32_t metadata_bytes;
     uint32_t metadata_kind;            /* enum ringside_metadata_kind */
-    uint64_t publish_ns;               /* CLOCK_MONOTONIC; to a tick of the kernel (some ms) when ttl_ns is 0 */
+    uint64_t publish_ns;               /* CLOCK_MONOTONIC; to a tick of the kernel (some ms) when ttl_ns is 0 or 1 s and more */
     uint64_t ttl_ns;                   /* after publish_ns; 0: lives until acknowledged */
     uint64_t stream_id;
     uint64_t sequence;
     uint8_t trace_id[16];              /* zeroes when not given */
     uint64_t origin_ticket;            /* 0 unless it came from another node */
+    uint64_t private_[8];              /* the library's */
     uint64_t call_id;                  /* 0 unless it is a call or a reply to one */
     const char *method;                /* of a call, else NULL: in shared memory, method_bytes long, no terminator */
     uint32_t method_bytes;
-    uint64_t private_[8];              /* the library's */
     struct ringside_tensor tensors[RINGSIDE_MAX_TENSORS]; /* only tensor_count are set; data is read-only for messages of other stages */
 };
 

@@ -71,7 +71,7 @@ int ringside_serve(struct ringside *connection, const struct ringside_method *me
     rc = method->handler(connection, &message, method->data);
     if (!is_held(connection, &message))
         return 0;
-    if (rc < 0 && message.private_[MESSAGE_CALL] != 0 &&
+    if (rc < 0 && message.method != NULL &&
         (message.private_[MESSAGE_REPLIES] & MESSAGE_ANSWERED) == 0)
         answer_failure(connection, &message, rc);
     return ringside_release(connection, &message);

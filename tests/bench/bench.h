@@ -13,7 +13,7 @@
 #endif
 
 #define BENCH_SKIP        1 /* a measurement's return: not possible here, `reason` says why */
-#define BENCH_OUT_MAX     5 /* values that one measurement may give */
+#define BENCH_OUT_MAX     6 /* values that one measurement may give */
 #define BENCH_BATCHES_MAX 4096
 #define BENCH_SINGLES_MAX (1u << 20)
 #define BENCH_LINE        128 /* bytes between words that must not share (or prefetch) a line */

@@ -24,6 +24,7 @@ BOUNDS = [
     ("handoff_one_way_ns_p50", "<=", 0.4, "iceoryx_one_way_ns_p50"),
     ("handoff_256MiB_ns_p50", "<=", 1.5, "handoff_64B_ns_p50"),
     ("ticket_ns", "<=", 3, "cacheline_one_way_ns_p50"),
+    ("call_rtt_ns_p50", "<=", 2.3, "handoff_one_way_ns_p50"),
     ("wake_rtt_ns_p50", "<=", 1.3, "futex_wake_rtt_ns_p50"),
     ("control_rtt_ns_p50", "<=", 2, "uds_echo_rtt_ns_p50"),
     ("python_one_way_ns_p50", "<=", 40, "cacheline_one_way_ns_p50"),
@@ -37,7 +38,8 @@ BOUNDS = [
 # What the JSON object holds at least. Others explain these.
 KEYS = """
     cacheline_one_way_ns_p50 handoff_one_way_ns_p50 handoff_one_way_ns_p99_9 handoff_64B_ns_p50
-    handoff_256MiB_ns_p50 handoff_cold_one_way_ns_p50 tickets_per_second futex_wake_rtt_ns_p50
+    handoff_256MiB_ns_p50 handoff_cold_one_way_ns_p50 tickets_per_second call_rtt_ns_p50
+    futex_wake_rtt_ns_p50
     wake_rtt_ns_p50 uds_echo_rtt_ns_p50 control_rtt_ns_p50 python_one_way_ns_p50
     memcpy_16MiB_ms_p50 memcpy_cold_16MiB_ms_p50 python_send_16MiB_ms_p50
     pickle_socket_16MiB_ms_p50 iceoryx_one_way_ns_p50 syscalls_per_million_handoffs
@@ -63,8 +65,8 @@ class Verdict(typing.NamedTuple):
     outcome: str  # "ok", "MISS", "skip" (a side of it was skipped) or "none" (not measured)
 
 
-def judge(runs, skipped=()):
-    """Hold runs (each a dict of name to number) against BOUNDS; a Verdict for each, in order.
+def judge(runs, skipped=(), bounds=None):
+    """Hold runs (each a dict of name to number) against `bounds` (BOUNDS); a Verdict for each, in order.
 
     A ratio is taken within a run and the median over the runs: a virtual machine whose cores move
     apart between two runs changes both sides of it.
@@ -74,7 +76,7 @@ def judge(runs, skipped=()):
         if run.get("tickets_per_second"):
             run["ticket_ns"] = 1e9 / run["tickets_per_second"]
     verdicts = []
-    for name, relation, factor, base in BOUNDS:
+    for name, relation, factor, base in BOUNDS if bounds is None else bounds:
         usable = [run for run in runs if name in run and (base is None or base in run)]
         value = ratio = None
         if usable:
@@ -197,6 +199,10 @@ def print_tables(taken, notes, verdicts):
               f" {number(min(values)):>11} {number(max(values)):>11}")
     for name, (kind, reason) in notes.items():
         print(f"{name:<38} {'SKIPPED' if kind == 'skip' else 'FAILED'}: {reason}")
+    print_verdicts(verdicts)
+
+
+def print_verdicts(verdicts):
     if verdicts:
         print(f"\n{'must hold':<38} {'value':>11} {'ratio':>8}  {'bound':<36}")
     words = {"skip": "NOT JUDGED: skipped", "none": "NOT MEASURED"}
@@ -205,18 +211,39 @@ def print_tables(taken, notes, verdicts):
               f" {words.get(v.outcome, v.outcome)}")
 
 
+def warn_if_busy():
+    busy = busy_share()
+    if busy > 0.1:
+        print(f"bench: WARNING: other programs keep this machine {busy:.0%} busy:"
+              " figures will be too high", file=sys.stderr)
+
+
+def write_json(path, medians):
+    pathlib.Path(path).write_text(json.dumps(medians, indent=2) + "\n")
+
+
+def exit_status(notes, verdicts):
+    failed = any(kind == "fail" for kind, _ in notes.values())
+    if failed or any(v.outcome in ("MISS", "none") for v in verdicts):
+        return 1
+    return 77 if notes else 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", default="build", help="the meson build directory (%(default)s)")
     parser.add_argument("--json", help="where to write the medians")
     parser.add_argument("--only", default="", help="NAME,...: these and the bounds among them")
-    parser.add_argument("--runs", type=int, default=5, help="take the median of N (%(default)s)")
+    parser.add_argument("--runs", type=int, help="take the median of N (5; with --rivals 3)")
     parser.add_argument("--quick", action="store_true", help="a tenth of the samples")
+    parser.add_argument("--rivals", nargs="?", const="full", choices=("full", "light"),
+                        help="what moves an array between processes today, beside Ringside: installs about 7 GB of"
+                        " packages into the build directory; light: without torch and ray")
     options = parser.parse_args()
-    busy = busy_share()
-    if busy > 0.1:
-        print(f"bench: WARNING: other programs keep this machine {busy:.0%} busy:"
-              " figures will be too high", file=sys.stderr)
+    if options.rivals:
+        return compare_rivals(options)
+    options.runs = options.runs or 5
+    warn_if_busy()
     runs, notes = measure(options)
     taken = {}
     for name, value in (item for run in runs for item in run.items()):
@@ -230,12 +257,17 @@ def main():
                 notes.setdefault(name, ("fail", "nothing measured it"))
     print_tables(taken, notes, verdicts)
     if options.json:
-        medians = {name: statistics.median(values) for name, values in taken.items()}
-        pathlib.Path(options.json).write_text(json.dumps(medians, indent=2) + "\n")
-    failed = any(kind == "fail" for kind, _ in notes.values())
-    if failed or any(v.outcome in ("MISS", "none") for v in verdicts):
-        return 1
-    return 77 if notes else 0
+        write_json(options.json, {name: statistics.median(values) for name, values in taken.items()})
+    return exit_status(notes, verdicts)
+
+
+def compare_rivals(options):
+    from rivals import compare
+
+    if options.only:
+        sys.exit("bench: --only: --rivals measures all; leave it out")
+    options.runs = options.runs or 3
+    return compare.run(options, sys.modules[__name__])
 
 
 def on_interrupt(number, frame):

@@ -5,16 +5,16 @@
 
 #define COLD_SLOTS 4096 /* of the ring; all but one are held, and the next loan takes that one */
 
-/* ---- awake: the cache line, the hand-off and the stream in slices of a few ms, because the cores
- * of a virtual machine move near and far within a second and all three shall see the same share of
- * both ---- */
+/* ---- awake: the cache line, the hand-off, the call and the stream in slices of a few ms, because
+ * the cores of a virtual machine move near and far within a second and all shall see the same share
+ * of both ---- */
 
 #define SLICES   400
 #define WARM_UP  20 /* slices */
 #define ROUNDS   1000
 #define STREAMED 5000
 
-enum { CACHELINE, CACHELINE_PAUSE, HANDOFF, TICKET, SERIES };
+enum { CACHELINE, CACHELINE_PAUSE, HANDOFF, CALL, TICKET, SERIES };
 
 /* Side 0 sends as fast as it can, side 1 receives as fast as it can. */
 static int stream_round(struct bench *bench, int side, void *ctx)
@@ -34,6 +34,10 @@ static int awake_slice(struct bench *bench, int side, struct link *link, uint64_
     bench_meet(bench);
     ns[HANDOFF] = bench_mean(bench, side, ROUNDS, link_round, link);
     if (ns[HANDOFF] < 0)
+        return -1;
+    bench_meet(bench);
+    ns[CALL] = bench_mean(bench, side, ROUNDS, link_call_round, link);
+    if (ns[CALL] < 0)
         return -1;
     bench_meet(bench);
     ns[TICKET] = bench_mean(bench, side, STREAMED, stream_round, link);
@@ -90,6 +94,7 @@ int bench_awake(struct bench *bench, double *out)
     out[2] = bench->value[HANDOFF] / 2;
     out[3] = bench_single_percentile(bench, 99.9) / 2;
     out[4] = 1e9 / bench->value[TICKET];
+    out[5] = bench->value[CALL];
     return rc;
 }
 

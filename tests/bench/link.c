@@ -109,6 +109,78 @@ int link_round(struct bench *bench, int side, void *ctx)
     return link_receive(bench, link) < 0 ? -1 : link_send(bench, link);
 }
 
+static int look_at(struct bench *bench, uint8_t mark, const struct ringside_message *message)
+{
+    const volatile uint8_t *data = message->tensors[0].data;
+
+    if (data[0] != mark || data[message->tensors[0].bytes - 1] != mark)
+        return bench_fail(bench, "wrong bytes");
+    return 0;
+}
+
+static int write_into(struct bench *bench, struct link *link)
+{
+    if (loan(bench, link, link->slot) < 0)
+        return -1;
+    volatile uint8_t *data = link->slot->tensors[0].data;
+    data[0] = link->mark;
+    data[link->slot->tensors[0].bytes - 1] = link->mark;
+    return 0;
+}
+
+static int call_once(struct bench *bench, struct link *link)
+{
+    static const struct ringside_options options = {.timeout_ns = WAIT_NS, .ttl_ns = WAIT_NS};
+    struct ringside_call call;
+
+    if (write_into(bench, link) < 0)
+        return -1;
+    if (ringside_call(link->rs, link->slot, "other", "method", &options, &call) < 0)
+        return explain(bench, link, "call");
+    if (ringside_call_wait(link->rs, &call, &link->message, WAIT_NS) != 0)
+        return explain(bench, link, "wait");
+    if (look_at(bench, link->mark, &link->message) < 0)
+        return -1;
+    return ringside_release(link->rs, &link->message) < 0 ? explain(bench, link, "release") : 0;
+}
+
+struct answer {
+    struct bench *bench;
+    struct link *link;
+    int rc;
+};
+
+static int answer(struct ringside *rs, struct ringside_message *message, void *data)
+{
+    struct answer *answer = data;
+    struct link *link = answer->link;
+
+    answer->rc = look_at(answer->bench, link->mark, message);
+    if (answer->rc == 0)
+        answer->rc = write_into(answer->bench, link);
+    if (answer->rc == 0 && ringside_reply(rs, message, link->slot, NULL, 1) < 0)
+        answer->rc = explain(answer->bench, link, "reply");
+    return 0;
+}
+
+static int answer_once(struct bench *bench, struct link *link)
+{
+    struct answer data = {bench, link, -1};
+    const struct ringside_method methods[] = {{"another", answer, NULL}, {"method", answer, &data}};
+
+    if (ringside_serve(link->rs, methods, 2, WAIT_NS) < 0)
+        return explain(bench, link, "serve");
+    return data.rc;
+}
+
+int link_call_round(struct bench *bench, int side, void *ctx)
+{
+    struct link *link = ctx;
+
+    link->mark++;
+    return side == 0 ? call_once(bench, link) : answer_once(bench, link);
+}
+
 int link_run(struct bench *bench, struct experiment *experiment, bench_side *side, const char *ring,
              const char *clients)
 {

@@ -35,8 +35,9 @@ void link_close(struct link *link);
 
 int link_send(struct bench *bench, struct link *link);
 int link_receive(struct bench *bench, struct link *link);
-/* A bench_round; ctx is the link. */
+/* A bench_round; ctx is the link. link_call_round: side 0 calls, side 1 answers. */
 int link_round(struct bench *bench, int side, void *ctx);
+int link_call_round(struct bench *bench, int side, void *ctx);
 
 /* Starts the sidecars (their config as for bench_stages_start), runs both sides, ends the sidecars.
  */

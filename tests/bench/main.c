@@ -18,7 +18,7 @@ static const struct bench_case {
     {{"memcpy_16MiB_ms_p50"}, bench_memcpy_warm},
     {{"memcpy_cold_16MiB_ms_p50"}, bench_memcpy_cold},
     {{"cacheline_one_way_ns_p50", "cacheline_pause_one_way_ns_p50", "handoff_one_way_ns_p50",
-      "handoff_one_way_ns_p99_9", "tickets_per_second"},
+      "handoff_one_way_ns_p99_9", "tickets_per_second", "call_rtt_ns_p50"},
      bench_awake},
     {{"iceoryx_one_way_ns_p50"}, bench_iceoryx},
     {{"handoff_64B_ns_p50", "handoff_256MiB_ns_p50"}, bench_handoff_sizes},

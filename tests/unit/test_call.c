@@ -671,8 +671,11 @@ static void *serve(void *data)
         if (ringside_loan(b, &tensor, 1, 0, LONG, &mine) < 0)
             abort();
         *(uint32_t *)mine.tensors[0].data = value_of(&message) + 1;
-        if (ringside_reply(b, &message, &mine, NULL, 1) < 0 || ringside_release(b, &message) < 0)
+        int rc = ringside_reply(b, &message, &mine, NULL, 1);
+        if ((rc < 0 && rc != -RINGSIDE_ECANCELLED) || ringside_release(b, &message) < 0) {
+            fprintf(stderr, "reply: %d %s\n", rc, ringside_explain(b));
             abort();
+        }
     }
     return NULL;
 }

@@ -213,6 +213,25 @@ static void circle_body(void)
     stray_fault();
 }
 
+/* Does its work and puts back what it once found, for that to decide: the guard's own. */
+static void put_back(int number, siginfo_t *info, void *context)
+{
+    (void)info, (void)context;
+    sigaction(number, &of_guard, NULL);
+}
+
+static void hand_back_body(void)
+{
+    struct sigaction action = {.sa_sigaction = put_back, .sa_flags = SA_SIGINFO};
+    int fd;
+    signal(SIGBUS, SIG_DFL);
+    guard_one(&fd);
+    sigaction(SIGBUS, &action, &of_guard);
+    guard_one(&fd);
+    alarm(20);
+    stray_fault();
+}
+
 static void guard_chains(void **state)
 {
     (void)state;
@@ -220,6 +239,9 @@ static void guard_chains(void **state)
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 42);
     status = in_child(circle_body);
+    assert_true(WIFSIGNALED(status));
+    assert_int_equal(WTERMSIG(status), SIGBUS);
+    status = in_child(hand_back_body);
     assert_true(WIFSIGNALED(status));
     assert_int_equal(WTERMSIG(status), SIGBUS);
 }
