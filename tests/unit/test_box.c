@@ -68,7 +68,7 @@ static int setup(void **state)
                                            .ring = fixture->caller,
                                            .cell = 3};
     fixture->reply = (struct rs_reply){.ring = &fixture->ring.ring,
-                                       .owner = fixture->ring.ring.client,
+                                       .owner = CALLEE,
                                        .holder = CALLER,
                                        .box = &fixture->caller->boxes[CALLER],
                                        .cell = 3,
