@@ -16,6 +16,13 @@ static uint64_t ticket_of(const struct rs_ring *ring, const struct rs_loan *loan
     return rs_ticket_pack((uint16_t)ring->layout.sidecar_id, loan->slot, loan->generation);
 }
 
+/* What a cell holds of a reply that is being taken back: the ticket with another sidecar id, and
+ * never 0. */
+static unsigned id_taken_back(unsigned id)
+{
+    return id == UINT16_MAX ? 1 : id + 1;
+}
+
 /* ---- the callee ---- */
 
 static void prepare(const struct rs_reply *reply)
@@ -38,8 +45,8 @@ int rs_reply_publish(const struct rs_reply *reply)
     prepare(reply);
     /* Before the seal: a sealed reply always has its cell, whenever its callee dies. */
     RS_FAILPOINT(post_before);
-    /* Swapped without a look first: the caller polls the line, and would have to give it twice. A swap that failed orders
-     * nothing, so the look of one who sleeps for room comes after it. */
+    /* Swapped without a look first: the caller polls the line, and would have to give it twice. A
+     * swap that failed orders nothing, so the look of one who sleeps for room comes after it. */
     for (; !rs_cas_seq_cst(cell, &empty, ticket); empty = 0) {
         if (rs_load_seq_cst(cell) != 0)
             return -RINGSIDE_E_FULL;
@@ -55,7 +62,10 @@ int rs_reply_publish(const struct rs_reply *reply)
 
 bool rs_reply_take_back(const struct rs_reply *reply, bool caller_is_gone)
 {
+    rs_word *cell = &reply->box->cell[reply->cell];
     uint64_t ticket = ticket_of(reply->ring, &reply->loan);
+    uint64_t back = rs_ticket_pack((uint16_t)id_taken_back(rs_ticket_sidecar(ticket)),
+                                   reply->loan.slot, reply->loan.generation);
     struct rs_lease lease = {
         .ring = reply->ring,
         .word = held_by(reply->loan.generation, reply->holder),
@@ -64,12 +74,17 @@ bool rs_reply_take_back(const struct rs_reply *reply, bool caller_is_gone)
     };
 
     RS_FAILPOINT(take_back_before);
-    /* The dead take nothing: their box may have been emptied, and their words swept before the seal. */
-    if (!rs_cas_seq_cst(&reply->box->cell[reply->cell], &ticket, 0) && !caller_is_gone)
+    /* The dead take nothing: their box may have been emptied, and their words swept before the
+     * seal. */
+    bool won = rs_cas_seq_cst(cell, &ticket, back);
+    if (!won && !caller_is_gone)
         return false;
     RS_FAILPOINT(take_back_after);
     if (rs_ring_release(&lease) < 0)
         rs_ring_free_check(reply->ring, lease.slot);
+    /* Not before: who dies here leaves the caller what to end. */
+    if (won)
+        (void)rs_cas_seq_cst(cell, &back, 0);
     return true;
 }
 
@@ -101,7 +116,9 @@ enum rs_box_content rs_box_look(struct rs_box *box, unsigned cell, struct rs_rin
     if (*ticket == 0)
         return RS_BOX_EMPTY;
     uint32_t slot = rs_ticket_slot(*ticket);
-    if (rs_ticket_sidecar(*ticket) != ring->layout.sidecar_id || slot >= ring->layout.slot_count)
+    bool back = rs_ticket_sidecar(*ticket) == id_taken_back(ring->layout.sidecar_id);
+    if ((rs_ticket_sidecar(*ticket) != ring->layout.sidecar_id && !back) ||
+        slot >= ring->layout.slot_count)
         return RS_BOX_STRAY;
     struct rs_slot *record = &ring->slots[slot];
     /* What is read and written next, all at once. */
@@ -126,7 +143,7 @@ enum rs_box_content rs_box_look(struct rs_box *box, unsigned cell, struct rs_rin
         .generation = generation,
         .holder = holder,
     };
-    return RS_BOX_REPLY;
+    return back ? RS_BOX_TAKEN_BACK : RS_BOX_REPLY;
 }
 
 bool rs_box_take(struct rs_box *box, unsigned cell, uint64_t ticket)

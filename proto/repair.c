@@ -74,6 +74,21 @@ static void sweep_delivery(struct rs_repair *repair, uint32_t slot, unsigned ind
         count(repair, &repair->requeued, RS_REQUEUED);
 }
 
+/* A request of the dead that nobody has taken: it is for nobody. */
+static void sweep_request(struct rs_repair *repair, uint32_t slot, uint64_t state, uint16_t client)
+{
+    struct rs_slot *record = &repair->ring->slots[slot];
+
+    if (rs_state_phase(state) != RS_SEALED || !rs_message_is_request(record) ||
+        rs_call_caller(rs_load_relaxed(&record->header[RS_HEADER_CALL])) != client)
+        return;
+    uint64_t word = rs_load_seq_cst(&record->delivery[0]);
+    if (rs_delivery_phase(word) == RS_QUEUED &&
+        rs_delivery_generation(word) == rs_state_generation(state) &&
+        rs_ring_expire(repair->ring, slot, 0, word))
+        count(repair, &repair->dead_lettered, RS_DEAD_LETTERED);
+}
+
 static void sweep_slot(struct rs_repair *repair, uint32_t slot, uint16_t client, unsigned reader)
 {
     struct rs_slot *record = &repair->ring->slots[slot];
@@ -88,6 +103,7 @@ static void sweep_slot(struct rs_repair *repair, uint32_t slot, uint16_t client,
     }
     for (unsigned i = 0; i < RS_MAX_DELIVERIES; i++)
         sweep_delivery(repair, slot, i, client);
+    sweep_request(repair, slot, state, client);
     if (reader < RS_MAX_READERS) {
         uint64_t bit = UINT64_C(1) << reader;
 

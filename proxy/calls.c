@@ -94,7 +94,7 @@ static void end_call(struct session *session, struct session_call *call)
         call->answerer->uses--;
 }
 
-/* Replies that nobody wants any more. One that is not sealed yet stays while its callee may seal it. */
+/* Replies that nobody wants any more. One that its callee seals or takes back stays while that may be at work. */
 static void drain_cells(struct session *session, const struct session_call *call, bool over)
 {
     struct rs_box *box = box_of(session);
@@ -105,10 +105,10 @@ static void drain_cells(struct session *session, const struct session_call *call
         enum rs_box_content content =
             rs_box_look(box, cell, call->ring, call->holder, &ticket, &lease);
 
-        if (content == RS_BOX_EMPTY || (content == RS_BOX_UNSEALED && !over) ||
-            !rs_box_take(box, cell, ticket))
+        bool callees = content == RS_BOX_UNSEALED || content == RS_BOX_TAKEN_BACK;
+        if (content == RS_BOX_EMPTY || (callees && !over) || !rs_box_take(box, cell, ticket))
             continue;
-        if (content == RS_BOX_REPLY)
+        if (content == RS_BOX_REPLY || content == RS_BOX_TAKEN_BACK)
             (void)rs_ring_release(&lease);
     }
 }
@@ -303,7 +303,7 @@ static int try_reply(struct wait *wait)
         enum rs_box_content content = rs_call_look(&pending, &ticket, &lease);
         if (content == RS_BOX_GONE)
             return fail_gone(wait, call);
-        if (content == RS_BOX_EMPTY || content == RS_BOX_UNSEALED)
+        if (content == RS_BOX_EMPTY || content == RS_BOX_UNSEALED || content == RS_BOX_TAKEN_BACK)
             return 0;
         if (rs_box_take(box, pending.cell, ticket) && content == RS_BOX_REPLY &&
             accept_reply(wait, call, &lease) != 0)

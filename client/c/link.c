@@ -334,6 +334,8 @@ static bool socket_ended(int socket)
 
 void link_tend(struct ringside *connection, bool patient)
 {
+    if (UNLIKELY(rs_load_relaxed(&connection->calls.lingering) != 0))
+        calls_reap(connection);
     /* Whoever holds the lock is talking to the sidecar already. */
     if (pthread_mutex_trylock(&connection->lock) != 0)
         return;

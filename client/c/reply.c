@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Answering: replies sealed as held by the caller, error replies, and what becomes of a call without an answer. */
+/* Answering: replies sealed as held by the caller, error replies, and what becomes of a call
+ * without an answer. */
 #include "client/c/private.h"
 #include "proto/failpoint.h"
 
 #include <string.h>
 
-#define SPINS_FIRST  64   /* looks for room before a sleep */
-#define TEXT_MAX     1024 /* bytes of an error reply's text */
+#define SPINS_FIRST 64   /* looks for room before a sleep */
+#define TEXT_MAX    1024 /* bytes of an error reply's text */
 
 /* A held request and what its caller said in it. */
 struct request {
     struct rs_lease lease;
-    struct peer *peer;       /* ring of the caller */
-    uint64_t call;           /* call word */
+    struct peer *peer; /* ring of the caller */
+    uint64_t call;     /* call word */
     uint64_t id;
-    uint64_t admission;      /* nonce of the caller in the own ring */
+    uint64_t admission; /* nonce of the caller in the own ring */
 };
 
 static void request_of(const struct ringside_message *message, struct request *request)
@@ -44,8 +45,7 @@ static bool caller_is_there(struct ringside *connection, const struct request *r
 
 static bool time_is_over(const struct ringside_message *message)
 {
-    return message->ttl_ns != 0 &&
-           (uint64_t)rs_now_ns() - message->publish_ns > message->ttl_ns;
+    return message->ttl_ns != 0 && (uint64_t)rs_now_ns() - message->publish_ns > message->ttl_ns;
 }
 
 int ringside_is_call(const struct ringside_message *message)
@@ -140,9 +140,9 @@ static int send_reply(struct ringside *connection, struct ringside_message *mess
         .owner = own->client,
         .holder = (uint16_t)rs_call_holder(request.call),
         .box = &request.peer->ring.boxes[rs_call_caller(request.call)],
-        .cell = rs_call_first_cell(request.call) +
-                (unsigned)(credits == 1 ? 0 : number % credits),
-        .event_fd = request.peer == &connection->own ? connection->event_fd : request.peer->event_fd,
+        .cell = rs_call_first_cell(request.call) + (unsigned)(credits == 1 ? 0 : number % credits),
+        .event_fd =
+            request.peer == &connection->own ? connection->event_fd : request.peer->event_fd,
     };
     header->ttl_ns = 0;
     header->publish_ns = (uint64_t)rs_now_coarse_ns();

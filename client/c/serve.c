@@ -7,7 +7,8 @@
 
 #define TEXT_BYTES 1024
 
-static const struct ringside_method *find_method(const struct ringside_method *methods, size_t count,
+static const struct ringside_method *find_method(const struct ringside_method *methods,
+                                                 size_t count,
                                                  const struct ringside_message *message)
 {
     for (size_t i = 0; i < count; i++) {
@@ -25,9 +26,9 @@ static void answer_unknown(struct ringside *connection, struct ringside_message 
                            const struct ringside_method *methods, size_t count)
 {
     char text[TEXT_BYTES];
-    size_t at = (size_t)snprintf(text, sizeof text, "stage \"%s\" has no method \"%.*s\"; it has: ",
-                                 ringside_stage(connection), (int)message->method_bytes,
-                                 message->method);
+    size_t at =
+        (size_t)snprintf(text, sizeof text, "stage \"%s\" has no method \"%.*s\"; it has: ",
+                         ringside_stage(connection), (int)message->method_bytes, message->method);
     const char *separator = "";
 
     for (size_t i = 0; i < count && at < sizeof text; i++) {

@@ -28,6 +28,7 @@ static uint64_t held_ids[HELD_MAX];
 static unsigned held_count;
 static struct ringside_slot loans[HELD_MAX];
 static unsigned loan_count;
+static struct ringside_call call;
 
 static struct ledger_message *entry(uint64_t id)
 {
@@ -244,6 +245,103 @@ static int misread(unsigned place)
                          &message);
 }
 
+/* ---- calls ---- */
+
+/* Bodies as of all messages, but nobody is told that they were sent: what becomes of a call its caller knows. */
+static int loan_filled(struct ringside_slot **slot)
+{
+    int rc = loan(1000 * MS);
+
+    if (rc < 0)
+        return rc;
+    *slot = &loans[--loan_count];
+    (void)fill(*slot, 0);
+    return 0;
+}
+
+static int begin(const char *route, unsigned credits)
+{
+    struct ringside_options options = {
+        .ttl_ns = (uint64_t)(1500 * MS), .credits = credits, .timeout_ns = 1000 * MS};
+    struct ringside_slot *slot;
+    int rc = loan_filled(&slot);
+
+    if (rc < 0)
+        return rc;
+    rc = ringside_call(connection, slot, route, "method", &options, &call);
+    if (rc < 0)
+        (void)ringside_abandon(connection, slot);
+    return rc;
+}
+
+/* 1: the last reply came, or the call was told to be given up. */
+static int await(void)
+{
+    int rc;
+
+    while ((rc = ringside_call_wait(connection, &call, &reading, -1)) > 0) {
+        check(&reading);
+        ringside_release(connection, &reading);
+    }
+    if (rc == 0) {
+        check(&reading);
+        rc = ringside_release(connection, &reading);
+        return rc < 0 ? rc : 1;
+    }
+    return rc == -RINGSIDE_EUNAVAILABLE || rc == -RINGSIDE_EINTERNAL ? 1 : rc;
+}
+
+static int call_many(const char *route, unsigned count, unsigned credits)
+{
+    for (unsigned i = 0; i < count; i++) {
+        int rc = begin(route, credits);
+        if (rc == 0)
+            rc = await();
+        if (rc < 0)
+            return i > 0 ? (int)i : rc;
+    }
+    return (int)count;
+}
+
+static int cancel(int64_t after_ms)
+{
+    usleep((useconds_t)after_ms * 1000);
+    int rc = ringside_call_cancel(connection, &call);
+    return rc < 0 ? rc : 1;
+}
+
+/* To the call that is held last; that nobody waits any more is no error. */
+static int reply(unsigned replies)
+{
+    const struct ringside_options options = {.timeout_ns = 1000 * MS};
+
+    for (unsigned i = 0; i < replies; i++) {
+        struct ringside_slot *slot;
+        int rc = loan_filled(&slot);
+        if (rc == 0)
+            rc = ringside_reply(connection, &held[held_count - 1], slot, &options, i + 1 == replies);
+        if (rc == -RINGSIDE_ECANCELLED)
+            return 0;
+        if (rc < 0)
+            return rc;
+    }
+    return (int)replies;
+}
+
+static int serve(unsigned count, unsigned replies, int64_t timeout_ns)
+{
+    for (unsigned i = 0; i < count; i++) {
+        int rc = hold(1, timeout_ns);
+        if (rc >= 0)
+            rc = reply(replies);
+        if (rc >= 0)
+            rc = give_up(ringside_release, false);
+        if (rc < 0)
+            return rc;
+    }
+    return (int)count;
+}
+
 /* ---- the script ---- */
 
 static int obey(const char *line)
@@ -287,6 +385,18 @@ static int obey(const char *line)
         return ringside_free(connection, atomic_load(&ledger->tickets[number][0]));
     if (strcmp(verb, "poll") == 0)
         return ringside_fd(connection) >= 0 ? 0 : -RINGSIDE_EINTERNAL;
+    if (strcmp(verb, "begin") == 0) /* ROUTE CREDITS */
+        return begin(word, (unsigned)first);
+    if (strcmp(verb, "await") == 0)
+        return await();
+    if (strcmp(verb, "call") == 0) /* ROUTE COUNT CREDITS */
+        return call_many(word, (unsigned)first, (unsigned)second);
+    if (strcmp(verb, "cancel") == 0) /* AFTER_MS */
+        return cancel(number);
+    if (strcmp(verb, "reply") == 0) /* REPLIES */
+        return reply((unsigned)number);
+    if (strcmp(verb, "serve") == 0) /* COUNT REPLIES TIMEOUT_MS */
+        return serve((unsigned)number, (unsigned)first, second * MS);
     if (strcmp(verb, "sleep") == 0)
         return usleep((useconds_t)number * 1000);
     if (strcmp(verb, "die") == 0)

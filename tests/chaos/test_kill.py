@@ -181,6 +181,22 @@ SCENARIOS = {
                                       waiting=[("a", "send b 1 0 500")], counted=True, only="push|overflow|bell|nack"),
     "wait_for_a_message": Scenario("consumer", "b", ["?take 1 30"], only="wait_armed|receive"),
     "close_with_all": Scenario("consumer", "b", ["hold 3 500", "loan 2 0", "sleep 0"], prepare=TO_B),
+    # worker that calls, and one that is called
+    "call": Scenario("caller", "a", ["call b 2 1", "call b 1 2"], waiting=[("b", "serve 3 2 500")]),
+    "cancel": Scenario("caller", "a", ["begin b 1", "sleep 30", "cancel"], waiting=[("b", "hold 1 500")],
+                       only="cancel|expire|free|call"),
+    "cancel_before_it_is_taken": Scenario("caller", "a", ["begin b 1", "cancel"], only="expire|free"),
+    "close_calling": Scenario("caller", "a", ["begin b 3", "sleep 30"], waiting=[("b", "serve 1 3 500")],
+                              only="close|nack|release|free"),
+    "answer": Scenario("callee", "b", ["serve 1 1 500"], waiting=[("a", "call b 1 1")]),
+    "stream": Scenario("callee", "b", ["serve 1 6 500"], waiting=[("a", "call b 1 2")], only="post|repl|wait|wake"),
+    "answer_at_last": Scenario("callee", "b", ["hold 1 500", "release"], waiting=[("a", "call b 1 1")],
+                               only="post|repl|release"),
+    "close_with_a_call": Scenario("callee", "b", ["hold 1 500"], waiting=[("a", "call b 1 1")],
+                                  only="close|nack|free|wake"),
+    "answer_in_vain": Scenario("callee", "b", ["hold 1 2000", "loan 1 0", "sleep 100", "abandon", "reply 1", "release"],
+                               prepare=[("a", "begin b 1", 0)], meanwhile=lambda world: world.keepers["a"]("cancel 0"),
+                               only="post|repl|take_back|release|free"),
     # worker that reads by ticket
     "read": Scenario("reader", "a", ["read 0", "pass 1", "unread", "read 0", "unread", "read 0", "unread", "misread 0", "read 1", "pass 1", "unread",
                                      "free 1", "share 2 3", "free 2"],
@@ -199,6 +215,11 @@ SCENARIOS = {
                                  prepare=[("b", "send ca 2", 2)]),
     "sweep_of_a_producer": Scenario("own sidecar", "a", dying("a", "send b 1", "loan 3 0", "share 0 1")),
     "sweep_of_a_consumer": Scenario("own sidecar", "a", dying("b", "hold 3 500"), prepare=TO_B),
+    "sweep_of_a_callee": Scenario("own sidecar", "a", dying("b", "hold 1 500", "reply 2"),
+                                  prepare=[("a", "begin b 2", 0)], waiting=[("a", "await")], only="sweep|client|mend"),
+    "sweep_of_a_caller": Scenario("own sidecar", "b", dying("a", "begin b 2", "sleep 50"),
+                                  waiting=[("b", "serve 1 2 500")], only="sweep|client|mend|box"),
+    "caller_comes": Scenario("own sidecar", "b", dying("a", "begin b 1", "cancel", "sleep 0"), only="admit|box"),
     "sweep_of_a_reader": Scenario("own sidecar", "a", reading_that_ends_first),
     "lost_hints": Scenario("own sidecar", "b", lost_hints),
     "nonsense": Scenario("own sidecar", "a", nonsense, only="quarantine"),
@@ -245,6 +266,7 @@ def prepare(world, scenario):
 def play(world, scenario, point, nth):
     """One run. Whether the victim was killed when it came to the point for the nth time; without a point it must live."""
     prepare(world, scenario)
+    world.dead_letters = world.rings["a"].total("dead_lettered")
     for stage, command in scenario.waiting:
         world.keepers[stage].begin(command)
     if scenario.waiting:

@@ -193,6 +193,8 @@ class World:
         until(lambda: all(total == done for total, done in (self.rings[s].connected() for s in STAGES)) and
               self.rings["a"].connected()[0] >= 2, "the stages are connected", 10)
         until(self.forwards_in_place, "b forwards to c in place", 10)
+        self.keepers["b"].begin("serve 1 1 2000")
+        assert self.keepers["a"]("call b 1 1") == 1 and self.keepers["b"].end() == 1
         assert self.keepers["a"]("send bc 1") == 1 and self.keepers["b"]("send ca 1") == 1
         until(lambda: sum([self.keepers[s]("take 8 20") > 0 for s in STAGES]) == 0 and self.all_free(),
               "all is taken", 10)
@@ -225,6 +227,7 @@ class World:
         for keeper in self.keepers.values():
             keeper("release")
             keeper("abandon")
+            keeper("cancel 0")
 
     def take_all(self):
         for keeper in self.keepers.values():
@@ -280,7 +283,11 @@ class World:
 
     def in_vain(self, stage, command):
         """Whether a survivor that got nothing waited for what indeed was not there. Nobody else takes anything now."""
-        verb, what, *_ = command.split()
+        verb, what, *_ = command.split() + [""]
+        if verb in ("call", "await"):  # nobody had taken it: else its sweep would have said so
+            return self.rings["a"].total("dead_lettered") == self.dead_letters
+        if verb == "serve":
+            return True  # whoever calls died before
         if verb == "loan":
             return self.rings["a"].phases()[FREE] < int(what)
         if verb == "send":

@@ -3,6 +3,7 @@
  * them. */
 #include <stdio.h>
 
+#include "proto/box.h"
 #include "proto/tensor.h"
 #include "tests/fuzz/ring.h"
 
@@ -19,7 +20,7 @@ static rs_word *any_word(struct fuzzed *fuzzed, struct input *input)
                                plan->destinations_offset,
                                plan->ring_table_offset,
                                0,
-                               plan->slots_offset};
+                               plan->boxes_offset};
     uint64_t at = begins[next(input, 1) % 10] + next(input, 1) * 8;
 
     return (rs_word *)(fuzzed->ring.control + at % plan->control_bytes);
@@ -39,6 +40,22 @@ static void send(struct fuzzed *fuzzed, unsigned flags, uint64_t readers)
         rs_inbox_push(&fuzzed->inbox, 0, loan.slot, 0);
 }
 
+/* As a caller: what it is given is a slot of the ring. */
+static void look_into_box(struct fuzzed *fuzzed, unsigned cell)
+{
+    struct rs_pending call = {.own = &fuzzed->ring, .ring = &fuzzed->ring, .cell = cell};
+    struct rs_box *box = &fuzzed->ring.boxes[fuzzed->ring.client];
+    struct rs_lease lease;
+    uint64_t ticket;
+    enum rs_box_content content = rs_call_look(&call, &ticket, &lease);
+
+    if (content != RS_BOX_REPLY && content != RS_BOX_TAKEN_BACK)
+        return;
+    CHECK(lease.slot < fuzzed->plan.slot_count && ticket != 0);
+    CHECK(rs_box_take(box, cell, ticket));
+    rs_ring_release(&lease);
+}
+
 static void receive(struct fuzzed *fuzzed, unsigned what)
 {
     uint16_t routes[2] = {STAGE, 2};
@@ -47,6 +64,7 @@ static void receive(struct fuzzed *fuzzed, unsigned what)
     struct rs_message message;
     int unmapped;
 
+    look_into_box(fuzzed, what % RS_BOX_CELLS);
     if (rs_inbox_take(&fuzzed->inbox, &lease, &unmapped) != 1)
         return;
     CHECK(lease.slot < fuzzed->plan.slot_count && lease.delivery < RS_MAX_DELIVERIES);

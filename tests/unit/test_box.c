@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of proto/box.c: what is left at each step of a reply, by whom it is ended, and whose cell it is. */
+/* Tests of proto/box.c: what is left at each step of a reply, by whom it is ended, and whose cell
+ * it is. */
 #include "tests/unit/slots_fixture.h"
 
 #include "proto/box.h"
@@ -28,7 +29,8 @@ static struct rs_loan put_request(struct ring_fixture *fixture)
     header = fixture->ring.slots[loan.slot].header;
     for (unsigned i = 0; i < RS_HEADER_WORDS; i++)
         rs_store_relaxed(&header[i], 0);
-    rs_store_relaxed(&header[RS_HEADER_SUMMARY], rs_header_summary(1, RS_BYTES, 0, RS_HEADER_LINE3, 0));
+    rs_store_relaxed(&header[RS_HEADER_SUMMARY],
+                     rs_header_summary(1, RS_BYTES, 0, RS_HEADER_LINE3, 0));
     rs_store_relaxed(&header[RS_HEADER_CALL_ID], 1);
     rs_store_relaxed(&header[RS_HEADER_CALL], rs_call_request(3, 1, CALLER, CALLER));
     rs_ring_prepare(&fixture->ring, &loan, &destination, 1, 0);
@@ -151,7 +153,8 @@ static void reply_that_was_not_sealed_is_swept(void **state)
     assert_all_free(fixture);
 }
 
-/* In the two rings of a call the sweeps come apart: the request may be over while the loan is not swept. */
+/* In the two rings of a call the sweeps come apart: the request may be over while the loan is not
+ * swept. */
 static void reply_of_the_dead_does_not_keep_its_caller(void **state)
 {
     struct call_fixture *fixture = *state;
@@ -207,7 +210,22 @@ static void reply_of_a_dead_caller_is_swept(void **state)
     assert_all_free(fixture);
 }
 
-/* The sweep came before the seal and the box was emptied after it, or before: the callee ends the reply. */
+static void request_of_a_dead_caller_is_for_nobody(void **state)
+{
+    struct call_fixture *fixture = *state;
+    struct rs_lease lease;
+    int unmapped;
+
+    fixture_sweep(&fixture->ring, CALLER + 1, RS_NO_READER);
+    assert_int_equal(fixture_count(&fixture->ring, RS_SEALED), 1);
+    fixture_sweep(&fixture->ring, CALLER, RS_NO_READER);
+    assert_int_equal(fixture->ring.repair.dead_lettered, 1);
+    assert_int_equal(rs_inbox_take(&fixture->ring.inbox, &lease, &unmapped), 0);
+    assert_all_free(fixture);
+}
+
+/* The sweep came before the seal and the box was emptied after it, or before: the callee ends the
+ * reply. */
 static void reply_to_the_dead_is_taken_back(void **state)
 {
     struct call_fixture *fixture = *state;
@@ -234,7 +252,8 @@ static void cancelled_before_anybody_took_it(void **state)
     struct rs_lease lease;
     int unmapped;
 
-    assert_true(rs_request_cancel(fixture->caller, fixture->pending.slot, fixture->pending.generation));
+    assert_true(
+        rs_request_cancel(fixture->caller, fixture->pending.slot, fixture->pending.generation));
     assert_int_equal(look(fixture, &lease), RS_BOX_GONE);
     assert_int_equal(rs_inbox_take(&fixture->ring.inbox, &lease, &unmapped), 0);
     assert_all_free(fixture);
@@ -247,7 +266,8 @@ static void cancelled_while_held(void **state)
 
     take_request(fixture);
     assert_false(rs_request_is_cancelled(&fixture->request));
-    assert_false(rs_request_cancel(fixture->caller, fixture->pending.slot, fixture->pending.generation));
+    assert_false(
+        rs_request_cancel(fixture->caller, fixture->pending.slot, fixture->pending.generation));
     assert_true(rs_request_is_cancelled(&fixture->request));
     assert_int_equal(rs_reply_publish(&fixture->reply), 0);
     assert_true(rs_reply_take_back(&fixture->reply, false));
@@ -255,6 +275,29 @@ static void cancelled_while_held(void **state)
     assert_int_equal(fixture->ring.repair.quarantined, 0);
     assert_int_equal(look(fixture, &lease), RS_BOX_EMPTY);
     assert_int_equal(rs_ring_release(&fixture->request), 0);
+    assert_all_free(fixture);
+}
+
+/* A callee that dies while it takes its reply back leaves it to the caller. */
+static void taken_back_by_a_callee_that_dies(void **state)
+{
+    struct call_fixture *fixture = *state;
+    struct rs_lease lease;
+    uint64_t ticket;
+
+    take_request(fixture);
+    assert_int_equal(rs_reply_publish(&fixture->reply), 0);
+    assert_false(
+        rs_request_cancel(fixture->caller, fixture->pending.slot, fixture->pending.generation));
+    rs_store_relaxed(&fixture->reply.box->cell[3],
+                     rs_ticket_pack(8, fixture->reply.loan.slot, fixture->reply.loan.generation));
+    assert_int_equal(look(fixture, &lease), RS_BOX_TAKEN_BACK);
+    fixture_sweep(&fixture->ring, CALLEE, RS_NO_READER);
+    assert_int_equal(look(fixture, &lease), RS_BOX_GONE);
+    assert_int_equal(rs_box_look(fixture->reply.box, 3, fixture->caller, CALLER, &ticket, &lease),
+                     RS_BOX_TAKEN_BACK);
+    assert_true(rs_box_take(fixture->reply.box, 3, ticket));
+    assert_int_equal(rs_ring_release(&lease), 0);
     assert_all_free(fixture);
 }
 
@@ -266,7 +309,8 @@ static void cancelled_and_taken(void **state)
 
     take_request(fixture);
     assert_int_equal(rs_reply_publish(&fixture->reply), 0);
-    assert_false(rs_request_cancel(fixture->caller, fixture->pending.slot, fixture->pending.generation));
+    assert_false(
+        rs_request_cancel(fixture->caller, fixture->pending.slot, fixture->pending.generation));
     assert_true(take(fixture, &lease));
     assert_false(rs_reply_take_back(&fixture->reply, false));
     assert_int_equal(rs_ring_release(&lease), 0);
@@ -280,10 +324,11 @@ static void cancel_of_another_generation_is_nothing(void **state)
     struct call_fixture *fixture = *state;
 
     take_request(fixture);
-    assert_false(rs_request_cancel(fixture->caller, fixture->pending.slot,
-                                   fixture->pending.generation - 1));
+    assert_false(
+        rs_request_cancel(fixture->caller, fixture->pending.slot, fixture->pending.generation - 1));
     assert_false(rs_request_is_cancelled(&fixture->request));
-    assert_false(rs_request_is_over(fixture->caller, fixture->pending.slot, fixture->pending.generation));
+    assert_false(
+        rs_request_is_over(fixture->caller, fixture->pending.slot, fixture->pending.generation));
     assert_true(rs_request_is_over(fixture->caller, fixture->pending.slot,
                                    fixture->pending.generation - 1));
 }
@@ -315,8 +360,12 @@ static void nonsense_in_a_cell_is_a_stray(void **state)
     struct rs_lease lease;
     struct rs_loan other = fixture_seal(&fixture->ring, 3); /* sealed, and nobody's reply */
     const uint64_t strays[] = {
-        1, UINT64_MAX, rs_ticket_pack(7, 18, 0), rs_ticket_pack(8, 0, 0),
-        rs_ticket_pack(7, other.slot, other.generation), rs_ticket_pack(7, other.slot, other.generation + 1),
+        1,
+        UINT64_MAX,
+        rs_ticket_pack(7, 18, 0),
+        rs_ticket_pack(9, 0, 0),
+        rs_ticket_pack(7, other.slot, other.generation),
+        rs_ticket_pack(7, other.slot, other.generation + 1),
     };
 
     take_request(fixture);
@@ -355,9 +404,11 @@ int main(void)
         CASE(request_of_the_dead_is_not_delivered_again),
         CASE(nack_of_request_and_reply_ends_them),
         CASE(reply_of_a_dead_caller_is_swept),
+        CASE(request_of_a_dead_caller_is_for_nobody),
         CASE(reply_to_the_dead_is_taken_back),
         CASE(cancelled_before_anybody_took_it),
         CASE(cancelled_while_held),
+        CASE(taken_back_by_a_callee_that_dies),
         CASE(cancelled_and_taken),
         CASE(cancel_of_another_generation_is_nothing),
         CASE(cell_in_use_is_left_alone),

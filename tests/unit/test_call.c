@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls of libringside against rings that no real sidecar serves: replies, errors, cancellation, flow control, and the many
- * ways in which no reply comes. */
+/* Calls of libringside against rings that no real sidecar serves: replies, errors, cancellation,
+ * flow control, and the many ways in which no reply comes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,12 +23,12 @@ static struct ringside_slot slot;
 static struct ringside_message request, reply;
 static struct ringside_call call;
 
-#define OK(expression)                                                                             \
-    do {                                                                                           \
-        int ok_ = (expression);                                                                    \
-        if (ok_ < 0)                                                                               \
-            fail_msg("%s: %s: %s / %s", #expression, ringside_error_name(ok_), ringside_explain(a), \
-                     ringside_explain(b));                                                         \
+#define OK(expression)                                                         \
+    do {                                                                       \
+        int ok_ = (expression);                                                \
+        if (ok_ < 0)                                                           \
+            fail_msg("%s: %s: %s / %s", #expression, ringside_error_name(ok_), \
+                     ringside_explain(a), ringside_explain(b));                \
     } while (0)
 
 static struct ringside *join(unsigned stage)
@@ -133,8 +133,10 @@ static void call_unary(void **state)
 
 static void call_with_metadata(void **state)
 {
-    const struct ringside_options options = {.metadata = "{\"x\":1}", .metadata_bytes = 7,
-                                             .metadata_kind = RINGSIDE_JSON, .trace_id = {9}};
+    const struct ringside_options options = {.metadata = "{\"x\":1}",
+                                             .metadata_bytes = 7,
+                                             .metadata_kind = RINGSIDE_JSON,
+                                             .trace_id = {9}};
     char name[65] = "";
 
     (void)state;
@@ -279,7 +281,8 @@ static void call_streaming_with_credits(void **state)
             answer(&request, i + 3, i + 3 == 200);
     }
     loan(b, 0);
-    assert_int_equal(ringside_reply(b, &request, &slot, NULL, 1), -RINGSIDE_ESTATE); /* the last one went */
+    assert_int_equal(ringside_reply(b, &request, &slot, NULL, 1),
+                     -RINGSIDE_ESTATE); /* the last one went */
     OK(ringside_abandon(b, &slot));
     OK(ringside_release(b, &request));
     assert_int_equal(wait_reply(LONG), 0);

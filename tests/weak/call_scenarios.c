@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls: a reply and its caller that sleeps, gives up, cancels or dies; a callee that waits for room. */
+/* Calls: a reply and its caller that sleeps, gives up, cancels or dies; a callee that waits for
+ * room. */
 #include "acts.h"
 #include "proto/box.h"
 #include "scenarios.h"
@@ -66,9 +67,8 @@ static void cell_in_use(void)
     put_message(REQUEST, CLIENT(CALLEE), RS_HELD);
     put_state(REPLY, CLIENT(CALLEE), RS_LOANED, 0);
     put_message(2, CLIENT(CALLER), RS_HELD);
-    rs_store_relaxed(
-        &slot_at(2)->delivery[0],
-        rs_delivery(GENERATION, CLIENT(CALLER), RS_REPLY_DESTINATION, 0, RS_HELD));
+    rs_store_relaxed(&slot_at(2)->delivery[0],
+                     rs_delivery(GENERATION, CLIENT(CALLER), RS_REPLY_DESTINATION, 0, RS_HELD));
     rs_store_relaxed(&box_of(CLIENT(CALLER))->cell[0], rs_ticket_pack(SIDECAR_ID, 2, GENERATION));
     weak_name(&box_of(CLIENT(CALLER))->room, "room", 0);
     weak_name(&box_of(CLIENT(CALLER))->cell[0], "box[%u]", 0);
@@ -206,10 +206,8 @@ static void answered(void)
     struct rs_lease lease;
 
     all_awake();
-    if (noted(RECEIVED) == 0 &&
-        rs_box_look(box_of(CLIENT(CALLER)), 0, &processes[CALLER].ring, CLIENT(CALLER), &ticket,
-                    &lease) ==
-            RS_BOX_REPLY)
+    if (noted(RECEIVED) == 0 && rs_box_look(box_of(CLIENT(CALLER)), 0, &processes[CALLER].ring,
+                                            CLIENT(CALLER), &ticket, &lease) == RS_BOX_REPLY)
         rs_ring_release(&lease);
     all_free();
 }

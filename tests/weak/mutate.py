@@ -67,7 +67,7 @@ FAULTS = [
      "call->generation)) ? RS_BOX_GONE"),
     ("box.c", "    bool over = rs_request_is_over(", "    bool over = weak_mutant(15) || rs_request_is_over("),
     # 16: a reply to the dead is taken back only by who wins the cell
-    ("box.c", "&ticket, 0) && !caller_is_gone)", "&ticket, 0) && (weak_mutant(16) || !caller_is_gone))"),
+    ("box.c", "    if (!won && !caller_is_gone)", "    if (!won && (weak_mutant(16) || !caller_is_gone))"),
     # 17: the sweep begins without a swap on the entry
     ("repair.c", "    if (*cursor == 0)\n", "    if (*cursor == 0 && !weak_mutant(17))\n"),
 ]
