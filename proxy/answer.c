@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reply and Cancelled for those who let the sidecar take every step, and what becomes of a call without an answer. */
+/* Reply and Cancelled for those who let the sidecar take every step, and what becomes of a call
+ * without an answer. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +34,8 @@ struct session_served {
 
 /* ---- what was answered ---- */
 
-static struct session_served *find_served(const struct session *session, const struct rs_lease *held)
+static struct session_served *find_served(const struct session *session,
+                                          const struct rs_lease *held)
 {
     for (uint32_t i = 0; i < session->served_count; i++) {
         struct session_served *served = &session->served[i];
@@ -45,7 +47,8 @@ static struct session_served *find_served(const struct session *session, const s
     return NULL;
 }
 
-/* Of calls that a sweep ended, or whose ring is gone, an entry may be left: it is taken over. NULL: no memory. */
+/* Of calls that a sweep ended, or whose ring is gone, an entry may be left: it is taken over. NULL:
+ * no memory. */
 static struct session_served *add_served(struct session *session, const struct rs_lease *held)
 {
     struct session_served *served = find_served(session, held);
@@ -107,7 +110,7 @@ static int fail(struct wait *wait, int error, const char *text)
 
 static const char *request_fault(int error)
 {
-    return error == -RINGSIDE_E_STATE ? "not a call that this session holds"
+    return error == -RINGSIDE_E_STATE     ? "not a call that this session holds"
            : error == -RINGSIDE_E_INVALID ? "the request names no lease of a call"
                                           : rs_strerror(error);
 }
@@ -155,8 +158,8 @@ static struct rs_box *box_of(const struct request *request)
     return &request->held.ring->boxes[rs_call_caller(request->header.call)];
 }
 
-/* The loan's header is complete but for the reply's own words. -RINGSIDE_E_FULL: the slot is still loaned; 0; or
- * -RINGSIDE_E_STATE, -RINGSIDE_E_CANCELLED: it is spent. */
+/* The loan's header is complete but for the reply's own words. -RINGSIDE_E_FULL: the slot is still
+ * loaned; 0; or -RINGSIDE_E_STATE, -RINGSIDE_E_CANCELLED: it is spent. */
 static int publish(struct session *session, const struct request *request,
                    const struct rs_loan *loan, uint32_t number, uint64_t bytes)
 {
@@ -193,7 +196,8 @@ static struct call_words words_of(const struct request *request, unsigned status
                                .call = rs_call_reply(status, last ? RS_CALL_LAST : 0, number)};
 }
 
-/* A slot with a text and no data. 0 or -RINGSIDE_E_FULL; -RINGSIDE_E_TOO_BIG: no slot has room for it. */
+/* A slot with a text and no data. 0 or -RINGSIDE_E_FULL; -RINGSIDE_E_TOO_BIG: no slot has room for
+ * it. */
 static int loan_text(struct session *session, const struct call_words *words, const char *text,
                      struct rs_loan *loan)
 {
@@ -252,7 +256,8 @@ static int give_up(struct wait *wait, const struct rs_loan *loan)
                 "nobody waits for replies to this call any more: release it");
 }
 
-/* Completes the loan, or takes a slot for the text of an error. 1: there is one; 0: not yet; negative: answered. */
+/* Completes the loan, or takes a slot for the text of an error. 1: there is one; 0: not yet;
+ * negative: answered. */
 static int fill_slot(struct wait *wait, const struct request *request, uint32_t number,
                      struct rs_loan *loan, uint64_t *bytes)
 {

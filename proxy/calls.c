@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Call and CallStream for those who let the sidecar take every step: the request, replies in the session's box,
- * cancellation. */
+/* Call and CallStream for those who let the sidecar take every step: the request, replies in the
+ * session's box, cancellation. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,9 +30,9 @@ struct session_call {
 };
 
 struct session_calls {
-    uint64_t free_cells;                     /* of the box */
-    uint64_t lingering;                      /* first cells of calls that ended early and may be answered yet */
-    uint32_t count;                          /* of ids */
+    uint64_t free_cells; /* of the box */
+    uint64_t lingering;  /* first cells of calls that ended early and may be answered yet */
+    uint32_t count;      /* of ids */
     struct session_call by_cell[RS_BOX_CELLS]; /* by the first */
 };
 
@@ -94,7 +94,8 @@ static void end_call(struct session *session, struct session_call *call)
         call->answerer->uses--;
 }
 
-/* Replies that nobody wants any more. One that its callee seals or takes back stays while that may be at work. */
+/* Replies that nobody wants any more. One that its callee seals or takes back stays while that may
+ * be at work. */
 static void drain_cells(struct session *session, const struct session_call *call, bool over)
 {
     struct rs_box *box = box_of(session);
@@ -189,7 +190,8 @@ static void answer_status(struct wait *wait, const struct rs_lease *lease,
                       bytes > 0 ? text : "the callee gave no reason");
 }
 
-/* Hands a reply over. 1: the call of the wire is answered or its stream failed; 0: the stream goes on. */
+/* Hands a reply over. 1: the call of the wire is answered or its stream failed; 0: the stream goes
+ * on. */
 static int give(struct wait *wait, const struct session_call *call, const struct rs_lease *lease)
 {
     Ringside__V1__CallResponse response = RINGSIDE__V1__CALL_RESPONSE__INIT;
@@ -225,7 +227,8 @@ static int give(struct wait *wait, const struct session_call *call, const struct
     return 0;
 }
 
-/* The reply is out of its cell. 1: answered; 0: it was no reply to this call, or the stream goes on. */
+/* The reply is out of its cell. 1: answered; 0: it was no reply to this call, or the stream goes
+ * on. */
 static int accept_reply(struct wait *wait, struct session_call *call, const struct rs_lease *lease)
 {
     struct session *session = wait->session;
@@ -382,9 +385,8 @@ static int send_request(struct wait *wait, const struct route *route, const stru
         .id = rs_load_relaxed(&own->clients[session->number].nonce) << 32 |
               (++session->calls->count != 0 ? session->calls->count : 1),
         .call = rs_call_request(call->first, call->credits, session->number, call->holder),
-        .admission = call->answerer != NULL
-                         ? call->answerer->nonce
-                         : rs_load_relaxed(&own->clients[session->number].nonce),
+        .admission = call->answerer != NULL ? call->answerer->nonce
+                                            : rs_load_relaxed(&own->clients[session->number].nonce),
     };
     uint64_t bytes;
 
@@ -455,10 +457,9 @@ static int answer_again(struct wait *wait, const struct session_lease *lease)
                     "the request id was answered before and its reply is no longer held; use a "
                     "fresh id");
     const struct answerer *answerer = lease->reply ? session_answerer(session, lease->ring) : NULL;
-    int rc = wire_message_fill(&wire, session->proxy, lease,
-                               answerer != NULL ? answerer->body_path
-                                                : session->proxy->files.body_path,
-                               0);
+    int rc = wire_message_fill(
+        &wire, session->proxy, lease,
+        answerer != NULL ? answerer->body_path : session->proxy->files.body_path, 0);
     if (rc < 0)
         return fail(wait, rc, "the reply's header holds nonsense");
     response.message = &wire.message;

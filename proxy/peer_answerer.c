@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Places of sessions in the rings of stages that they call: asked for at that stage's sidecar, mapped once for all of
- * them, given back. */
+/* Places of sessions in the rings of stages that they call: asked for at that stage's sidecar,
+ * mapped once for all of them, given back. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,7 +68,8 @@ static const char *map(struct link *link, const Ringside__Peer__V1__AdmitRespons
     if (rs_ring_map(ring, fds[0], fds[1], false, &why) < 0)
         return why;
     why = NULL;
-    if (!link->view || memcmp(ring->layout.incarnation, link->view->ring.layout.incarnation, 16) != 0)
+    if (!link->view ||
+        memcmp(ring->layout.incarnation, link->view->ring.layout.incarnation, 16) != 0)
         why = "it passed another ring than its own";
     else if (rs_guard_add(ring->control, ring->layout.control_bytes) < 0 ||
              rs_guard_add(ring->body, ring->layout.body_bytes) < 0)
@@ -98,7 +99,8 @@ static struct answer_files *mapped(const struct link *link, const ProtobufCBinar
     return NULL;
 }
 
-/* The ring of an answer to Admit, by its descriptors or as it is mapped already. Takes the descriptors over. */
+/* The ring of an answer to Admit, by its descriptors or as it is mapped already. Takes the
+ * descriptors over. */
 static struct answer_files *take_files(struct link *link,
                                        const Ringside__Peer__V1__AdmitResponse *response,
                                        const int fds[3], const char **why)
@@ -168,7 +170,8 @@ static void take_from_session(struct proxy *proxy, struct answer_place *place)
 static bool is_current(const struct link *link, const struct answer_place *place)
 {
     return link->view && place->files &&
-           memcmp(link->view->ring.layout.incarnation, place->files->ring.layout.incarnation, 16) == 0;
+           memcmp(link->view->ring.layout.incarnation, place->files->ring.layout.incarnation, 16) ==
+               0;
 }
 
 /* What an Admit under way points at: the place may be freed before the answer comes. */
@@ -222,7 +225,8 @@ static void get_ready(struct link *link, struct answer_place *place,
     place_leave(link->conn, response->client, response->nonce);
 }
 
-static void keep_token(struct answer_place *place, const Ringside__Peer__V1__AdmitResponse *response)
+static void keep_token(struct answer_place *place,
+                       const Ringside__Peer__V1__AdmitResponse *response)
 {
     place->has_token = response->session_token.len == sizeof(place->token);
     if (place->has_token)
@@ -346,7 +350,8 @@ static void give_back(struct link *link, struct answer_place *place)
         remove_place(link, place);
         return;
     }
-    if (place->state == ANSWER_FAILED || (place->state == ANSWER_READY && !is_current(link, place))) {
+    if (place->state == ANSWER_FAILED ||
+        (place->state == ANSWER_READY && !is_current(link, place))) {
         remove_place(link, place);
         return;
     }
@@ -383,10 +388,9 @@ static void look_for_damage(struct link *link, struct answer_files *files)
 {
     const struct rs_ring *ring = &files->ring;
 
-    if (files->damaged ||
-        (!rs_guard_hit(ring->control) && !rs_guard_hit(ring->body) &&
-         !ring_file_is_cut(files->control_fd, ring->layout.control_bytes) &&
-         !ring_file_is_cut(files->body_fd, ring->layout.body_bytes)))
+    if (files->damaged || (!rs_guard_hit(ring->control) && !rs_guard_hit(ring->body) &&
+                           !ring_file_is_cut(files->control_fd, ring->layout.control_bytes) &&
+                           !ring_file_is_cut(files->body_fd, ring->layout.body_bytes)))
         return;
     files->damaged = true;
     log_error(&link->peers->proxy->log, "peers", 0,
