@@ -2,172 +2,16 @@
 /* Call and CallStream for those who let the sidecar take every step: the request, replies in the
  * session's box, cancellation. */
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <uv.h>
 
-#include "proto/box.h"
 #include "proto/err.h"
 #include "proto/failpoint.h"
 #include "proto/wait.h"
-#include "proxy/control.h"
-#include "proxy/peers.h"
-#include "proxy/proxy.h"
+#include "proxy/calls_private.h"
 
 #define BURST_MAX  64   /* replies before others get their turn */
 #define TEXT_BYTES 1024 /* of an error reply */
-
-/* A call that was sent. */
-struct session_call {
-    struct rs_ring *ring;      /* of the callee */
-    struct answerer *answerer; /* whose ring that is; NULL: the own ring */
-    uint64_t id;
-    uint32_t slot, generation; /* of the request */
-    uint32_t number;           /* of the next reply */
-    uint16_t holder;           /* the session's number in `ring` */
-    uint8_t first, credits;    /* cells in its box */
-};
-
-struct session_calls {
-    uint64_t free_cells; /* of the box */
-    uint64_t lingering;  /* first cells of calls that ended early and may be answered yet */
-    uint32_t count;      /* of ids */
-    struct session_call by_cell[RS_BOX_CELLS]; /* by the first */
-};
-
-struct answerer *session_answerer(const struct session *session, const struct rs_ring *ring)
-{
-    struct answerer *answerer = session->answerers;
-
-    while (answerer != NULL && answerer->ring != ring)
-        answerer = answerer->next;
-    return answerer;
-}
-
-static struct rs_box *box_of(const struct session *session)
-{
-    return &session->proxy->ring.boxes[session->number];
-}
-
-/* ---- cells ---- */
-
-static uint64_t run_of(unsigned first, unsigned credits)
-{
-    return (credits < 64 ? (UINT64_C(1) << credits) - 1 : UINT64_MAX) << first;
-}
-
-static struct session_calls *open_calls(struct session *session)
-{
-    struct session_calls *calls = session->calls;
-
-    if (calls != NULL || (calls = calloc(1, sizeof *calls)) == NULL)
-        return calls;
-    calls->free_cells = UINT64_MAX;
-    /* An earlier sidecar may have made calls of this session, whose replies come late. */
-    if (getrandom(&calls->count, sizeof calls->count, 0) < 0)
-        calls->count = (uint32_t)uv_hrtime();
-    session->calls = calls;
-    return calls;
-}
-
-/* NULL: the session awaits as many replies as it may. */
-static struct session_call *take_cells(struct session_calls *calls, unsigned credits)
-{
-    uint64_t starts = calls->free_cells;
-
-    for (unsigned i = 1; i < credits; i++)
-        starts &= calls->free_cells >> i;
-    if (starts == 0)
-        return NULL;
-    unsigned first = (unsigned)__builtin_ctzll(starts);
-    calls->free_cells &= ~run_of(first, credits);
-    calls->by_cell[first] =
-        (struct session_call){.first = (uint8_t)first, .credits = (uint8_t)credits};
-    return &calls->by_cell[first];
-}
-
-static void end_call(struct session *session, struct session_call *call)
-{
-    session->calls->free_cells |= run_of(call->first, call->credits);
-    if (call->answerer != NULL)
-        call->answerer->uses--;
-}
-
-/* Replies that nobody wants any more. One that its callee seals or takes back stays while that may
- * be at work. */
-static void drain_cells(struct session *session, const struct session_call *call, bool over)
-{
-    struct rs_box *box = box_of(session);
-
-    for (unsigned cell = call->first; cell < call->first + call->credits; cell++) {
-        struct rs_lease lease;
-        uint64_t ticket;
-        enum rs_box_content content =
-            rs_box_look(box, cell, call->ring, call->holder, &ticket, &lease);
-
-        bool callees = content == RS_BOX_UNSEALED || content == RS_BOX_TAKEN_BACK;
-        if (content == RS_BOX_EMPTY || (callees && !over) || !rs_box_take(box, cell, ticket))
-            continue;
-        if (content == RS_BOX_REPLY || content == RS_BOX_TAKEN_BACK)
-            (void)rs_ring_release(&lease);
-    }
-}
-
-/* True when nobody has the request any more. */
-static bool try_reap(struct session *session, struct session_call *call)
-{
-    if (!rs_request_is_over(&session->proxy->ring, call->slot, call->generation))
-        return false;
-    drain_cells(session, call, true);
-    end_call(session, call);
-    return true;
-}
-
-static void end_early(struct session *session, struct session_call *call)
-{
-    if (!try_reap(session, call))
-        session->calls->lingering |= UINT64_C(1) << call->first;
-}
-
-void session_calls_reap(struct session *session)
-{
-    struct session_calls *calls = session->calls;
-
-    for (uint64_t bits = calls != NULL ? calls->lingering : 0; bits != 0; bits &= bits - 1) {
-        unsigned first = (unsigned)__builtin_ctzll(bits);
-
-        if (try_reap(session, &calls->by_cell[first]))
-            calls->lingering &= ~(UINT64_C(1) << first);
-    }
-}
-
-void session_call_cancel(struct session *session, struct session_call *call)
-{
-    if (!rs_request_cancel(&session->proxy->ring, call->slot, call->generation)) {
-        RS_FAILPOINT(session_cancelled);
-        drain_cells(session, call, false);
-        rs_wait_wake(&box_of(session)->room, -1);
-    }
-    end_early(session, call);
-}
-
-void control_adopt_calls(struct proxy *proxy)
-{
-    struct rs_ring *ring = &proxy->ring;
-
-    for (uint32_t i = 0; i < ring->layout.slot_count; i++) {
-        const struct rs_slot *slot = &ring->slots[i];
-        uint64_t state = rs_load_seq_cst(&slot->state);
-
-        if (rs_state_phase(state) != RS_SEALED || !rs_message_is_request(slot))
-            continue;
-        unsigned caller = rs_call_caller(rs_load_relaxed(&slot->header[RS_HEADER_CALL]));
-        if (caller < ring->layout.client_count &&
-            (rs_client_flags(rs_load_relaxed(&ring->clients[caller].state)) & RS_CLIENT_NO_LOCK))
-            (void)rs_request_cancel(ring, i, rs_state_generation(state));
-    }
-}
 
 /* ---- replies ---- */
 
@@ -247,7 +91,7 @@ static int accept_reply(struct wait *wait, struct session_call *call, const stru
             answer_status(wait, lease, &header);
             (void)rs_ring_release(lease);
             wait->made = NULL;
-            end_call(session, call);
+            session_call_end(session, call);
             return 1;
         }
     } else {
@@ -262,7 +106,7 @@ static int accept_reply(struct wait *wait, struct session_call *call, const stru
         conn_stream_end(wait->call);
     wait->made = NULL;
     if (last)
-        end_call(session, call);
+        session_call_end(session, call);
     else
         session_call_cancel(session, call);
     return 1;
@@ -275,7 +119,7 @@ static int fail_gone(struct wait *wait, struct session_call *call)
                      "no reply will come: a worker of stage %s died with the call, let it go "
                      "without a reply, or it was dropped",
                      call->ring->layout.stage);
-    end_early(wait->session, call);
+    session_call_end_early(wait->session, call);
     return 1;
 }
 
@@ -283,7 +127,7 @@ static int try_reply(struct wait *wait)
 {
     struct session *session = wait->session;
     struct session_call *call = wait->made;
-    struct rs_box *box = box_of(session);
+    struct rs_box *box = session_box(session);
 
     for (int i = 0; i < BURST_MAX && !wait->idle; i++) {
         struct rs_pending pending = {.own = &session->proxy->ring,
@@ -416,12 +260,12 @@ static int make_call(struct wait *wait, const struct route *route, const struct 
     const Ringside__V1__CallRequest *request = (const Ringside__V1__CallRequest *)wait->request;
     struct session *session = wait->session;
     unsigned credits = wait->call->streaming ? request->credits : 1;
-    struct session_calls *calls = open_calls(session);
+    struct session_calls *calls = session_calls_open(session);
 
     if (calls == NULL)
         return fail(wait, -ENOMEM, "out of memory");
     session_calls_reap(session);
-    struct session_call *call = take_cells(calls, credits);
+    struct session_call *call = session_call_take(calls, credits);
     if (call == NULL) {
         conn_reply_error(wait->call, -RINGSIDE_E_LIMIT,
                          "no room for %u more replies: a session awaits up to %d at a time (calls "
@@ -435,7 +279,7 @@ static int make_call(struct wait *wait, const struct route *route, const struct 
     if (answerer != NULL)
         answerer->uses++;
     if (send_request(wait, route, loan, call) < 0) {
-        end_call(session, call);
+        session_call_end(session, call);
         return 1;
     }
     wait->made = call;

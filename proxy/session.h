@@ -121,7 +121,7 @@ void session_forget_streamed(struct session *session, const struct session_lease
 /* A peer's ring may have been unmapped since, and another one have come in its place. */
 bool session_has_ring(const struct session *session, const struct session_lease *lease);
 
-/* ---- calls (calls.c) ---- */
+/* ---- calls (call_cells.c) ---- */
 
 /* Nobody waits for its replies any more: its callee is told. */
 void session_call_cancel(struct session *session, struct session_call *call);
