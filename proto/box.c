@@ -52,7 +52,7 @@ int rs_reply_publish(const struct rs_reply *reply)
             return -RINGSIDE_E_FULL;
     }
     RS_FAILPOINT(post_after);
-    if (rs_ring_seal_reply(ring, &reply->loan) < 0) {
+    if (rs_ring_seal_reply(ring, reply->owner, &reply->loan) < 0) {
         (void)rs_cas_seq_cst(cell, &ticket, 0);
         return -RINGSIDE_E_STATE;
     }
@@ -110,7 +110,7 @@ bool rs_request_is_cancelled(const struct rs_lease *request)
 /* ---- the caller ---- */
 
 enum rs_box_content rs_box_look(struct rs_box *box, unsigned cell, struct rs_ring *ring,
-                                uint64_t *ticket, struct rs_lease *lease)
+                                uint16_t holder, uint64_t *ticket, struct rs_lease *lease)
 {
     *ticket = rs_load_seq_cst(&box->cell[cell]);
     if (*ticket == 0)
@@ -133,7 +133,7 @@ enum rs_box_content rs_box_look(struct rs_box *box, unsigned cell, struct rs_rin
         return RS_BOX_STRAY;
     if (rs_state_phase(state) == RS_LOANED)
         return RS_BOX_UNSEALED;
-    uint64_t word = held_by(generation, ring->client);
+    uint64_t word = held_by(generation, holder);
     if (rs_state_phase(state) != RS_SEALED || rs_load_acquire(&record->delivery[0]) != word)
         return RS_BOX_STRAY;
     *lease = (struct rs_lease){
@@ -141,7 +141,7 @@ enum rs_box_content rs_box_look(struct rs_box *box, unsigned cell, struct rs_rin
         .word = word,
         .slot = slot,
         .generation = generation,
-        .holder = ring->client,
+        .holder = holder,
     };
     return back ? RS_BOX_TAKEN_BACK : RS_BOX_REPLY;
 }
@@ -190,10 +190,11 @@ bool rs_request_is_over(const struct rs_ring *ring, uint32_t slot, uint32_t gene
 enum rs_box_content rs_call_look(const struct rs_pending *call, uint64_t *ticket,
                                  struct rs_lease *lease)
 {
-    struct rs_box *box = &call->own->boxes[call->own->client];
+    struct rs_box *box = &call->own->boxes[call->client];
     /* The word first: a callee posts and seals before it lets the request go. */
     bool over = rs_request_is_over(call->own, call->slot, call->generation);
-    enum rs_box_content content = rs_box_look(box, call->cell, call->ring, ticket, lease);
+    enum rs_box_content content =
+        rs_box_look(box, call->cell, call->ring, call->holder, ticket, lease);
 
     return over && content != RS_BOX_REPLY && content != RS_BOX_STRAY ? RS_BOX_GONE : content;
 }

@@ -10,8 +10,9 @@
 
 /* What a reply goes out with, and comes back by. */
 struct rs_reply {
-    struct rs_ring *ring; /* of the callee; ring->client has the loan */
+    struct rs_ring *ring; /* of the callee */
     struct rs_loan loan;  /* its header is stored */
+    uint16_t owner;       /* number of who has the loan in that ring */
     uint16_t holder;      /* number of the caller in that ring */
     struct rs_box *box;   /* of the caller, in its own ring */
     unsigned cell;
@@ -43,10 +44,10 @@ enum rs_box_content {
     RS_BOX_GONE,       /* no reply, and none will come */
 };
 
-/* What a cell of ring->client's box names, as far as `ring` is the callee's. *ticket is what the
- * cell holds. */
+/* What a cell of a box names, as far as `ring` is the callee's and the caller has the number
+ * `holder` there. *ticket is what the cell holds. */
 enum rs_box_content rs_box_look(struct rs_box *box, unsigned cell, struct rs_ring *ring,
-                                uint64_t *ticket, struct rs_lease *lease);
+                                uint16_t holder, uint64_t *ticket, struct rs_lease *lease);
 /* The cell becomes empty; then wakes who waits for room. False when it was not `ticket` any more.
  */
 bool rs_box_take(struct rs_box *box, unsigned cell, uint64_t ticket);
@@ -63,7 +64,9 @@ bool rs_request_is_over(const struct rs_ring *ring, uint32_t slot, uint32_t gene
 
 /* A request that is not over yet, and where its next reply belongs. */
 struct rs_pending {
-    struct rs_ring *own; /* of the caller; its box is that of own->client */
+    struct rs_ring *own; /* of the caller */
+    uint16_t client;     /* its number there: whose box it is */
+    uint16_t holder;     /* its number in the ring of the callee */
     uint32_t slot;       /* of the request, with its generation */
     uint32_t generation;
     struct rs_ring *ring; /* of the callee */

@@ -40,7 +40,8 @@
     X(client_counted) X(client_unused) X(client_adopted)                                           \
     X(mend_bell_cleared) X(mend_swept) X(mend_audited) X(link_mapped) X(link_connected)            \
     X(peer_hello_answered) X(peer_admit_replied) X(peer_known_before) X(peer_known)                \
-    X(peer_unused) X(session_published) X(session_copied) X(box_cleared)                           \
+    X(peer_unused) X(session_published) X(session_copied) X(box_cleared) X(session_called)         \
+    X(session_cancelled) X(session_reply_given) X(session_replied)                                 \
     /* client/c/ */                                                                                \
     X(attach_answered) X(attached) X(attached_again) X(send_stored) X(send_published)              \
     X(receive_taken) X(receive_expired) X(forward_pushed) X(forward_copied) X(ring_opened)         \

@@ -250,9 +250,9 @@ int rs_ring_seal(struct rs_ring *ring, uint16_t owner, const struct rs_loan *loa
     return 0;
 }
 
-int rs_ring_seal_reply(struct rs_ring *ring, const struct rs_loan *loan)
+int rs_ring_seal_reply(struct rs_ring *ring, uint16_t owner, const struct rs_loan *loan)
 {
-    uint64_t state = rs_state(loan->generation, ring->client, RS_LOANED, 0);
+    uint64_t state = rs_state(loan->generation, owner, RS_LOANED, 0);
 
     /* Not only a release: the callee looks at the caller's words next. */
     if (!rs_cas_seq_cst(&ring->slots[loan->slot].state, &state,

@@ -80,8 +80,8 @@ void rs_ring_prepare(struct rs_ring *ring, const struct rs_loan *loan, const uin
                      unsigned count, uint64_t readers);
 /* LOANED(owner) -> SEALED: the commit, for all routes at once. flags: RS_FLAG_TICKET. 0 or -RINGSIDE_E_STATE. */
 int rs_ring_seal(struct rs_ring *ring, uint16_t owner, const struct rs_loan *loan, unsigned flags);
-/* The same for a loan of ring->client that becomes a reply (box.h). */
-int rs_ring_seal_reply(struct rs_ring *ring, const struct rs_loan *loan);
+/* The same for a loan that becomes a reply (box.h). */
+int rs_ring_seal_reply(struct rs_ring *ring, uint16_t owner, const struct rs_loan *loan);
 
 /* Takeable for destination d: the word is QUEUED(g, d) and the state SEALED(g), read in this order. */
 bool rs_ring_takeable(struct rs_ring *ring, uint32_t slot, unsigned delivery, unsigned destination,

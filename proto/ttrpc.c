@@ -200,14 +200,20 @@ static void make_utf8(char *text, size_t bytes)
 int rs_ttrpc_respond_error(struct rs_ttrpc_writer *writer, uint32_t stream, int error,
                            const char *text)
 {
+    RS_REQUIRE(error < 0);
+    return rs_ttrpc_respond_status(writer, stream, rs_error_status(error), rs_error_name(error),
+                                   text != NULL ? text : rs_strerror(error));
+}
+
+int rs_ttrpc_respond_status(struct rs_ttrpc_writer *writer, uint32_t stream, unsigned code,
+                            const char *name, const char *text)
+{
     struct rs_frame_header header = {.stream = stream, .type = RS_FRAME_RESPONSE};
-    uint64_t code = (uint64_t)rs_error_status(error);
     char message[RS_TTRPC_MESSAGE_MAX];
     uint8_t *at;
 
-    RS_REQUIRE(error < 0);
-    int length = snprintf(message, sizeof message, "%s: %s", rs_error_name(error),
-                          text != NULL ? text : rs_strerror(error));
+    RS_REQUIRE(code > 0);
+    int length = snprintf(message, sizeof message, "%s: %s", name, text);
     size_t bytes = (size_t)length < sizeof message ? (size_t)length : sizeof message - 1;
     make_utf8(message, bytes);
     size_t status_bytes = 1 + varint_bytes(code) + field_bytes(bytes);

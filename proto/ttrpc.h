@@ -70,6 +70,9 @@ int rs_ttrpc_respond(struct rs_ttrpc_writer *writer, uint32_t stream,
  */
 int rs_ttrpc_respond_error(struct rs_ttrpc_writer *writer, uint32_t stream, int error,
                            const char *text);
+/* The same with any status but OK, for one that somebody else gave. */
+int rs_ttrpc_respond_status(struct rs_ttrpc_writer *writer, uint32_t stream, unsigned code,
+                            const char *name, const char *text);
 
 /* One message of a stream; the end of a stream that went well (a failed one: respond_error). */
 int rs_ttrpc_stream_send(struct rs_ttrpc_writer *writer, uint32_t stream,

@@ -89,7 +89,7 @@ static int read_slot(struct session *session, struct conn_call *call, struct rs_
                      unsigned ring_number, const struct rs_ticket *ticket)
 {
     Ringside__V1__ReadResponse response = RINGSIDE__V1__READ_RESPONSE__INIT;
-    struct session_lease lease = {ring, ticket->slot, 0, -1, (uint8_t)ring_number};
+    struct session_lease lease = {ring, ticket->slot, 0, -1, (uint8_t)ring_number, false};
     struct wire_message wire;
 
     int rc = session_read_begin(session, ring, ring_number, ticket, &lease.generation);
@@ -139,7 +139,7 @@ void control_read(struct session *session, struct conn_call *call)
     ProtobufCMessage *request = conn_decode(call, &ringside__v1__read_request__descriptor);
 
     if (request != NULL)
-        control_wait(session, call, request, try_read, false);
+        control_wait(session, call, request, try_read, WAIT_ROOM);
 }
 
 /* ---- Free ---- */

@@ -440,6 +440,8 @@ int clients_open(struct proxy *proxy)
         proxy->repair.clients_in_use = clients->in_use;
         proxy->repair.readers_in_use = &clients->readers;
     }
+    if (proxy->files.adopted)
+        control_adopt_calls(proxy);
     clients->shared_left = proxy->files.adopted;
     drop_shared_readings(proxy);
     return 0;

@@ -48,6 +48,8 @@ void conn_stream_end(struct conn_call *call);
 /* Answers with the gRPC status of `error` and "NAME: text"; ends a stream as well. */
 void conn_reply_error(struct conn_call *call, int error, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* The same with a status that somebody else gave: any but OK. */
+void conn_reply_status(struct conn_call *call, unsigned code, const char *name, const char *text);
 /* Decodes the payload within a memory budget; on failure answers and returns NULL. Free with
  * conn_free_message. */
 ProtobufCMessage *conn_decode(struct conn_call *call, const ProtobufCMessageDescriptor *type);

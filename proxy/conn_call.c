@@ -173,6 +173,19 @@ void conn_reply_error(struct conn_call *public_call, int error, const char *form
     free_call(call);
 }
 
+void conn_reply_status(struct conn_call *public_call, unsigned code, const char *name,
+                       const char *text)
+{
+    struct call *call = (struct call *)public_call;
+    struct conn *conn = public_call->conn;
+
+    unlink_call(call);
+    if (!conn->closing && conn->failed == NULL)
+        conn_queued(conn, rs_ttrpc_respond_status(&conn->writer, public_call->stream, code, name,
+                                                  text));
+    free_call(call);
+}
+
 ProtobufCMessage *conn_decode(struct conn_call *call, const ProtobufCMessageDescriptor *type)
 {
     ProtobufCMessage *message;

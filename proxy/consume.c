@@ -14,12 +14,6 @@
 
 static const Ringside__V1__Empty empty = RINGSIDE__V1__EMPTY__INIT;
 
-static void spend(struct session *session)
-{
-    if (session->held > 0)
-        session->held--;
-}
-
 static void count(struct session *session, enum rs_counter counter)
 {
     rs_ring_count(&session->proxy->ring, session->number, counter, 1);
@@ -221,7 +215,7 @@ void control_receive(struct session *session, struct conn_call *call)
         conn_reply_error(call, -ENOMEM, "out of memory");
         return;
     }
-    control_wait(session, call, request, try_receive, true);
+    control_wait(session, call, request, try_receive, WAIT_MESSAGE);
 }
 
 /* ---- Release and Nack ---- */
@@ -233,6 +227,19 @@ static void refuse_lease(struct conn_call *call, int error)
                          ? "this session does not hold that: released, sent on or never had"
                      : error == -RINGSIDE_E_INVALID ? "the request names no lease"
                                                     : rs_strerror(error));
+}
+
+static int release(struct session *session, const struct rs_lease *held)
+{
+    uint64_t call = control_request_call(held);
+
+    if (call != 0)
+        control_answer_for(session, held);
+    int rc = rs_ring_release(held);
+    control_wake_caller(session, held, call);
+    if (rc == 0)
+        count(session, RS_RELEASED);
+    return rc;
 }
 
 void control_release(struct session *session, struct conn_call *call)
@@ -253,16 +260,14 @@ void control_release(struct session *session, struct conn_call *call)
     } else if (rc == 0) {
         rc = session_delivery(session, &lease, &held);
         if (rc == 0)
-            rc = rs_ring_release(&held);
-        if (rc == 0)
-            count(session, RS_RELEASED);
+            rc = release(session, &held);
         session_forget_streamed(session, &lease);
     }
     if (rc < 0) {
         refuse_lease(call, rc);
         return;
     }
-    spend(session);
+    session_spend(session, &lease);
     conn_reply(call, &empty.base, NULL, 0);
 }
 
@@ -272,6 +277,7 @@ void control_nack(struct session *session, struct conn_call *call)
         (Ringside__V1__LeaseRequest *)conn_decode(call, &ringside__v1__lease_request__descriptor);
     struct session_lease lease;
     struct rs_lease held;
+    uint64_t call_word = 0;
 
     if (request == NULL)
         return;
@@ -280,6 +286,7 @@ void control_nack(struct session *session, struct conn_call *call)
     if (rc == 0)
         rc = session_delivery(session, &lease, &held);
     if (rc == 0) {
+        call_word = control_request_call(&held);
         unsigned destination = rs_delivery_destination(held.word);
         unsigned limit = destination < held.ring->layout.destination_count
                              ? rs_destination_attempts(
@@ -294,8 +301,10 @@ void control_nack(struct session *session, struct conn_call *call)
     session_forget_streamed(session, &lease);
     if (rc == 0)
         control_requeue(session->proxy, &held, held.ring_number);
+    else
+        control_wake_caller(session, &held, call_word);
     count(session, rc == 0 ? RS_NACKED : RS_DEAD_LETTERED);
-    spend(session);
+    session_spend(session, &lease);
     conn_reply(call, &empty.base, NULL, 0);
     control_look_again(session->proxy);
 }

@@ -31,19 +31,28 @@ void control_read(struct session *session, struct conn_call *call);
 void control_free(struct session *session, struct conn_call *call);
 void control_receive_stream(struct session *session, struct conn_call *call);
 void control_credit(struct session *session, struct conn_call *call);
+void control_call(struct session *session, struct conn_call *call);
+void control_call_stream(struct session *session, struct conn_call *call);
+void control_answer(struct session *session, struct conn_call *call);
+void control_cancelled(struct session *session, struct conn_call *call);
 
 /* ---- calls that wait (wait.c) ---- */
 
 /* One try: 1 the call is answered, 0 it has to wait or goes on. */
 struct wait;
 typedef int wait_try(struct wait *wait);
+enum wait_kind {
+    WAIT_ROOM,    /* for a slot, a cell, a peer: looked for all the time */
+    WAIT_MESSAGE, /* in the inbox */
+    WAIT_REPLY,   /* in the session's reply box */
+};
 struct wait {
     struct wait *next;
     struct session *session;
     struct conn_call *call;
     ProtobufCMessage *request; /* owned */
     wait_try *again;
-    bool for_inbox; /* waits for a message, not for room */
+    enum wait_kind kind;
     bool idle;      /* not tried until control_wait_again */
     bool asked;     /* for the place in another stage's ring that the call needs */
     struct {
@@ -51,7 +60,8 @@ struct wait {
         struct rs_loan loan;  /* in the own ring */
         uint64_t total_bytes; /* of the message, as it was when the loan was chosen */
         uint64_t done_bytes;  /* of the slot, from its start */
-    } copy;                   /* Forward where it cannot be done in place */
+    } copy;                   /* Forward where it cannot be done in place; the slot of an error reply */
+    struct session_call *made; /* Call: what waits for replies, cancelled when it is discarded */
     struct {
         uint64_t id;        /* request id; 0: the call is no stream, or not begun */
         uint32_t credits;   /* messages that may still be sent */
@@ -61,7 +71,7 @@ struct wait {
 };
 /* Tries at once and again until answered or cancelled. Takes `request` over. */
 void control_wait(struct session *session, struct conn_call *call, ProtobufCMessage *request,
-                  wait_try *again, bool for_inbox);
+                  wait_try *again, enum wait_kind kind);
 /* Tries an idle wait now. */
 void control_wait_again(struct wait *wait);
 /* The session's open stream of that request id, or NULL. */
@@ -87,6 +97,7 @@ struct wire_message {
     Ringside__V1__Tensor *tensor_pointers[RS_MAX_TENSORS];
     uint8_t incarnation[16];
     uint8_t trace_id[16];
+    char method[RS_METHOD_MAX + 1];
 };
 /* 0, -RINGSIDE_E_CORRUPT, or -RINGSIDE_E_TOO_BIG when the metadata does not fit an answer. */
 int wire_message_fill(struct wire_message *wire, struct proxy *proxy,
@@ -123,6 +134,38 @@ int control_tell(struct session *session, struct conn_call *call, const struct r
  * when it was asked for in vain (`wait->asked`). */
 int control_place(struct wait *wait, unsigned ring_number);
 const char *control_body_path(struct session *session, unsigned ring_number);
+
+/* ---- calls (answer.c) ---- */
+
+/* The call word of what is held, or 0 when that is no request. */
+uint64_t control_request_call(const struct rs_lease *held);
+/* Before a held request is released: an error, when there was no last reply. */
+void control_answer_for(struct session *session, const struct rs_lease *held);
+/* After a held request was ended: its caller looks. `call` from control_request_call, 0: nothing. */
+void control_wake_caller(struct session *session, const struct rs_lease *held, uint64_t call);
+
+/* Calls that sessions made through an earlier sidecar ended with their connections. */
+void control_adopt_calls(struct proxy *proxy);
+
+/* ---- loans (publish.c) ---- */
+
+/* What makes a message a request or a reply. */
+struct call_words {
+    const char *method; /* NULL: of a reply */
+    uint64_t id, call, admission;
+};
+/* Understands the lease of a request and answers what is wrong with it. */
+int control_find_loan(struct session *session, struct conn_call *call,
+                      const Ringside__V1__Lease *wire, struct rs_loan *loan);
+/* NULL will do. Answers what is wrong. */
+int control_check_options(struct conn_call *call, const Ringside__V1__Options *options);
+/* Completes the header that Loan stored, and copies the metadata of checked options in. Answers
+ * what is wrong. */
+int control_complete(struct session *session, struct conn_call *call, const struct rs_loan *loan,
+                     const Ringside__V1__Options *options, uint64_t ttl_ns,
+                     const struct call_words *words, uint64_t *body_bytes);
+/* The session has that no more. */
+void session_spend(struct session *session, const struct session_lease *lease);
 
 /* ---- routes ---- */
 

@@ -164,8 +164,8 @@ static void succeed(struct wait *wait, const struct rs_lease *held, bool in_plac
     Ringside__V1__ForwardResponse response = RINGSIDE__V1__FORWARD_RESPONSE__INIT;
     struct session *session = wait->session;
 
-    if (session->held > 0)
-        session->held--;
+    lease.reply = session_answerer(session, held->ring) != NULL;
+    session_spend(session, &lease);
     session_forget_streamed(session, &lease);
     rs_ring_count(&session->proxy->ring, session->number, counter, 1);
     response.in_place = in_place;
@@ -244,5 +244,5 @@ void control_forward(struct session *session, struct conn_call *call)
     ProtobufCMessage *request = conn_decode(call, &ringside__v1__forward_request__descriptor);
 
     if (request != NULL)
-        control_wait(session, call, request, try_forward, false);
+        control_wait(session, call, request, try_forward, WAIT_ROOM);
 }

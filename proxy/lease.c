@@ -4,6 +4,7 @@
 
 #include "proto/err.h"
 #include "proxy/control.h"
+#include "proxy/peers.h"
 #include "proxy/proxy.h"
 #include "proxy/session.h"
 
@@ -31,6 +32,29 @@ static struct rs_ring *ring_of(struct session *session, const ProtobufCBinaryDat
     return NULL;
 }
 
+/* The ring of a stage that was called, when the lease is a reply there: the stage may send here as well, and its ring is
+ * mapped twice then, with a number of its own for each. */
+static struct rs_ring *answering_ring(const struct session *session,
+                                      const Ringside__V1__Lease *wire,
+                                      const struct rs_ticket *ticket, bool held)
+{
+    if (wire->ring.len != 16 || wire->delivery != 0)
+        return NULL;
+    for (const struct answerer *answerer = session->answerers; answerer != NULL;
+         answerer = answerer->next) {
+        struct rs_ring *ring = answerer->ring;
+
+        if (memcmp(wire->ring.data, ring->layout.incarnation, 16) != 0 ||
+            ticket->slot >= ring->layout.slot_count)
+            continue;
+        uint64_t word = rs_load_seq_cst(&ring->slots[ticket->slot].delivery[0]);
+        if (!held || (rs_delivery_destination(word) == RS_REPLY_DESTINATION &&
+                      rs_delivery_holder(word) == answerer->client))
+            return ring;
+    }
+    return NULL;
+}
+
 int session_lease_of(struct session *session, const Ringside__V1__Lease *wire,
                      struct session_lease *lease)
 {
@@ -41,13 +65,19 @@ int session_lease_of(struct session *session, const Ringside__V1__Lease *wire,
     int rc = rs_ticket_unpack(&ticket, wire->ticket);
     if (rc < 0)
         return rc;
-    lease->ring = ring_of(session, &wire->ring, &lease->ring_number);
+    lease->ring_number = 0;
+    lease->ring = answering_ring(session, wire, &ticket, true);
+    if (lease->ring == NULL)
+        lease->ring = ring_of(session, &wire->ring, &lease->ring_number);
+    if (lease->ring == NULL) /* one that was released */
+        lease->ring = answering_ring(session, wire, &ticket, false);
     if (lease->ring == NULL || ticket.sidecar_id != lease->ring->layout.sidecar_id ||
         ticket.slot >= lease->ring->layout.slot_count)
         return -RINGSIDE_E_FOREIGN_TICKET;
     lease->slot = ticket.slot;
     lease->generation = ticket.generation;
     lease->delivery = wire->delivery;
+    lease->reply = session_answerer(session, lease->ring) != NULL;
     return 0;
 }
 
@@ -74,8 +104,9 @@ int session_delivery(struct session *session, const struct session_lease *lease,
 {
     if (lease->delivery < 0)
         return -RINGSIDE_E_STATE;
-    uint16_t holder =
-        lease->ring_number == 0 ? session->number : session->inbox->holder[lease->ring_number];
+    uint16_t holder = lease->reply ? session_answerer(session, lease->ring)->client
+                      : lease->ring_number == 0 ? session->number
+                                                : session->inbox->holder[lease->ring_number];
     uint64_t word = rs_load_seq_cst(&lease->ring->slots[lease->slot].delivery[lease->delivery]);
     if (rs_delivery_phase(word) != RS_HELD || rs_delivery_holder(word) != holder ||
         !same_generation(rs_delivery_generation(word), lease->generation))
@@ -92,11 +123,23 @@ int session_delivery(struct session *session, const struct session_lease *lease,
 
 bool session_has_ring(const struct session *session, const struct session_lease *lease)
 {
+    if (lease->reply)
+        return session_answerer(session, lease->ring) != NULL;
     if (lease->ring_number == 0)
         return true;
     return session->inbox != NULL &&
            rs_load_relaxed(&session->inbox->rings[lease->ring_number]) == lease->ring &&
            lease->slot < lease->ring->layout.slot_count;
+}
+
+void session_spend(struct session *session, const struct session_lease *lease)
+{
+    struct answerer *answerer = lease->reply ? session_answerer(session, lease->ring) : NULL;
+
+    if (session->held > 0)
+        session->held--;
+    if (answerer != NULL && answerer->uses > 0)
+        answerer->uses--;
 }
 
 /* ---- request ids ---- */

@@ -206,6 +206,7 @@ static void use_view(struct link *link)
         if (link->peers->upstreams[i])
             upstream_introduce(link->peers->upstreams[i], link);
     }
+    answers_renew(link);
 }
 
 static const char *hello_fault(const struct link *link,
@@ -361,6 +362,7 @@ void link_tick(struct link *link, bool with_ping)
         drop_view(link);
         refuse(link, "its control file lost pages");
     }
+    answers_tick(link);
     if (with_ping && link->conn && link->state == LINK_CONNECTED)
         ping(link);
 }
@@ -400,6 +402,7 @@ void link_destroy(struct link *link)
         return;
     /* The table says what it said: workers go on while the next sidecar comes. */
     view_destroy(link->view);
+    answers_destroy(link);
     free(link);
 }
 

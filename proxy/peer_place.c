@@ -10,8 +10,8 @@
 #include "proto/err.h"
 #include "proxy/peers_private.h"
 
-static int call_admit(struct conn *conn, const char *name, const uint8_t *token, int pidfd,
-                      bool wants_lock, bool for_replies, conn_response_cb *callback, void *data)
+int place_admit(struct conn *conn, const char *name, const uint8_t *token, int pidfd,
+                bool wants_lock, bool for_replies, conn_response_cb *callback, void *data)
 {
     Ringside__Peer__V1__AdmitRequest request = RINGSIDE__PEER__V1__ADMIT_REQUEST__INIT;
 
@@ -36,7 +36,7 @@ static void on_left(struct conn *conn, int error, const char *text,
     rs_fd_close(fds, fd_count);
 }
 
-static int leave(struct conn *conn, uint32_t client, uint64_t nonce)
+int place_leave(struct conn *conn, uint32_t client, uint64_t nonce)
 {
     Ringside__Peer__V1__LeaveRequest request = RINGSIDE__PEER__V1__LEAVE_REQUEST__INIT;
 
@@ -111,9 +111,9 @@ static void on_opened(struct conn *conn, int error, const char *text,
     } else if (!opening->call) {
         /* The worker went away meanwhile: so does its number. */
         rs_fd_close(fds, fd_count);
-        leave(conn, response->client, response->nonce);
+        place_leave(conn, response->client, response->nonce);
     } else if (!hand_on(opening, response, fds, fd_count)) {
-        leave(conn, response->client, response->nonce);
+        place_leave(conn, response->client, response->nonce);
     }
     free(opening);
 }
@@ -138,7 +138,7 @@ static void open_at(struct conn *conn, struct conn_call *call, const char *name,
     snprintf(opening->stage, sizeof(opening->stage), "%s", stage);
     call->data = opening;
     call->cancelled = on_cancelled;
-    int rc = call_admit(conn, name, NULL, peers_pidfd_of(conn_socket(call->conn)), true, reply,
+    int rc = place_admit(conn, name, NULL, peers_pidfd_of(conn_socket(call->conn)), true, reply,
                         on_opened, opening);
     if (rc < 0) {
         call->cancelled = NULL;
@@ -272,14 +272,14 @@ static void settle(struct upstream *upstream, struct place *place, int error,
         return;
     }
     if (place->state == PLACE_GONE) {
-        leave(upstream->conn, response->client, response->nonce);
+        place_leave(upstream->conn, response->client, response->nonce);
         unlink_place(upstream, place);
         free_place(place);
         return;
     }
     if (place->state == PLACE_READY && place->client != response->client) {
         /* Its sidecar lost the tokens: the session's messages are held under the number it has. */
-        leave(upstream->conn, response->client, response->nonce);
+        place_leave(upstream->conn, response->client, response->nonce);
         tell(proxy, upstream, number, waiters, 0, place);
         return;
     }
@@ -308,7 +308,7 @@ static void on_place(struct conn *conn, int error, const char *text,
     if (place)
         settle(upstream, place, error, response);
     else if (error == 0)
-        leave(conn, response->client, response->nonce);
+        place_leave(conn, response->client, response->nonce);
 }
 
 static int ask(struct upstream *upstream, struct place *place, const char *name)
@@ -318,9 +318,9 @@ static int ask(struct upstream *upstream, struct place *place, const char *name)
     if (!asking)
         return -ENOMEM;
     *asking = (struct asking){upstream->peers, upstream->number, place->serial};
-    int rc = call_admit(upstream->conn, name, place->has_token ? place->token : NULL,
-                        place->pidfd >= 0 ? peers_dup(place->pidfd) : -1, false, false, on_place,
-                        asking);
+    int rc = place_admit(upstream->conn, name, place->has_token ? place->token : NULL,
+                         place->pidfd >= 0 ? peers_dup(place->pidfd) : -1, false, false, on_place,
+                         asking);
     if (rc < 0)
         free(asking);
     return rc;
@@ -409,7 +409,7 @@ static void give_back(struct upstream *upstream, struct place *place)
     }
     place->number = 0;
     if (place->state == PLACE_READY && upstream->conn &&
-        leave(upstream->conn, place->client, place->nonce) == 0) {
+        place_leave(upstream->conn, place->client, place->nonce) == 0) {
         unlink_place(upstream, place);
         free_place(place);
         return;
@@ -427,5 +427,9 @@ void peers_session_gone(struct proxy *proxy, uint16_t number)
         struct place *place = place_of(upstream, number);
         if (place)
             give_back(upstream, place);
+    }
+    for (unsigned i = 0; proxy->peers && i < RS_MAX_DESTINATIONS; i++) {
+        if (proxy->peers->links[i])
+            answers_session_gone(proxy->peers->links[i], number);
     }
 }

@@ -131,9 +131,9 @@ static void take_from_sessions(struct upstream *upstream)
 
 static void close_files(struct upstream *upstream)
 {
-    int fds[] = {upstream->control_fd, upstream->body_fd, upstream->bell_fd};
+    int fds[] = {upstream->control_fd, upstream->body_fd, upstream->bell_fd, upstream->event_fd};
 
-    rs_fd_close(fds, 3);
+    rs_fd_close(fds, 4);
 }
 
 void upstream_destroy(struct upstream *upstream)
@@ -187,7 +187,7 @@ static struct upstream *create(struct peers *peers, unsigned number, const uint6
         return NULL;
     upstream->peers = peers;
     upstream->number = (uint8_t)number;
-    upstream->control_fd = upstream->body_fd = upstream->bell_fd = -1;
+    upstream->control_fd = upstream->body_fd = upstream->bell_fd = upstream->event_fd = -1;
     memcpy(upstream->incarnation, incarnation, sizeof(upstream->incarnation));
     peers->upstreams[number] = upstream;
     return upstream;
@@ -261,13 +261,15 @@ int upstream_adopt_all(struct peers *peers)
 
 /* ---- the own place in it ---- */
 
-/* Descriptors: control, body, bell. NULL or what is wrong. */
-static const char *files_fault(const struct upstream *upstream, const int fds[3])
+/* Descriptors: control, body, bell, event of its inbox (-1: none). NULL or what is wrong. */
+static const char *files_fault(const struct upstream *upstream, const int fds[4])
 {
     if (!peers_file_is_theirs(upstream->conn, fds[0]) ||
         !peers_file_is_theirs(upstream->conn, fds[1]))
         return "its files are not those that its sidecar made";
-    return peers_is_event(fds[2]) ? NULL : "its bell is no eventfd";
+    if (!peers_is_event(fds[2]))
+        return "its bell is no eventfd";
+    return fds[3] < 0 || peers_is_event(fds[3]) ? NULL : "the event of its inbox is no eventfd";
 }
 
 static bool is_client(const struct rs_ring *ring, uint32_t number)
@@ -311,7 +313,7 @@ static const char *map(struct upstream *upstream, const Ringside__Peer__V1__Admi
 }
 
 static void admitted(struct upstream *upstream, const Ringside__Peer__V1__AdmitResponse *response,
-                     const int fds[3])
+                     const int fds[4])
 {
     struct proxy *proxy = upstream->peers->proxy;
     const char *why = files_fault(upstream, fds);
@@ -321,7 +323,7 @@ static void admitted(struct upstream *upstream, const Ringside__Peer__V1__AdmitR
     else if (!why && !is_client(&upstream->ring, response->client))
         why = "it told numbers out of range";
     if (why) {
-        rs_fd_close(fds, 3);
+        rs_fd_close(fds, 4);
         if (strcmp(upstream->error, why) == 0)
             return; /* told before */
         peers_name(upstream->error, sizeof(upstream->error), why);
@@ -335,6 +337,7 @@ static void admitted(struct upstream *upstream, const Ringside__Peer__V1__AdmitR
     upstream->control_fd = fds[0];
     upstream->body_fd = fds[1];
     upstream->bell_fd = fds[2];
+    upstream->event_fd = fds[3];
     upstream->ring.bell_fd = upstream->ring.space_fd = fds[2];
     upstream->ring.client = (uint16_t)response->client;
     upstream->error[0] = '\0';
@@ -363,8 +366,11 @@ static void on_admitted(struct conn *conn, int error, const char *text,
     }
     upstream->asking = false;
     if (error == 0 && fd_count >= 3) {
-        rs_fd_close(fds + 3, fd_count - 3); /* the inbox's event is for callees */
-        admitted(upstream, (const Ringside__Peer__V1__AdmitResponse *)response, fds);
+        int passed[4] = {fds[0], fds[1], fds[2], fd_count > 3 ? fds[3] : -1};
+
+        if (fd_count > 4)
+            rs_fd_close(fds + 4, fd_count - 4);
+        admitted(upstream, (const Ringside__Peer__V1__AdmitResponse *)response, passed);
         return;
     }
     rs_fd_close(fds, fd_count);

@@ -284,6 +284,15 @@ const char *peers_path(const struct proxy *proxy, unsigned destination)
     return link != NULL ? link->path : "?";
 }
 
+int peers_ring_event(const struct proxy *proxy, unsigned ring_number)
+{
+    const struct upstream *upstream = proxy->peers ? proxy->peers->upstreams[ring_number] : NULL;
+
+    if (ring_number == 0)
+        return proxy->inbox_event;
+    return upstream ? upstream->event_fd : -1;
+}
+
 bool peers_linked(const struct proxy *proxy)
 {
     for (unsigned i = 0; proxy->peers && i < RS_MAX_DESTINATIONS; i++) {

@@ -60,6 +60,26 @@ int peers_admit_session(struct proxy *proxy, uint16_t number, const char *name, 
  * more. */
 void peers_session_gone(struct proxy *proxy, uint16_t number);
 
+/* A session's place in the ring of a stage that it calls: there its replies are held. */
+struct answerer {
+    struct answerer *next;  /* of the session */
+    struct rs_ring *ring;   /* control file writable, body read-only; shared */
+    const char *body_path;  /* for people and for languages without descriptors */
+    uint64_t nonce;         /* of the admission */
+    uint32_t uses;          /* calls and leases in it, while which it stays */
+    uint16_t destination;   /* in the own ring */
+    uint16_t client;        /* the session's number in that ring */
+};
+
+struct session;
+
+/* 1: *answerer is the session's place with the stage of a destination that is another one's. 0: it was asked for (only with
+ * `may_ask`), look again in a moment. Or a negative error: -RINGSIDE_E_UNAVAILABLE, -RINGSIDE_E_LIMIT there, ... */
+int peers_answerer(struct session *session, unsigned destination, bool may_ask,
+                   struct answerer **answerer);
+/* The event of the inbox of the ring with that number in the own inbox, or -1: for callers there. */
+int peers_ring_event(const struct proxy *proxy, unsigned ring_number);
+
 /* Whether the sidecar of any other stage that messages go to is connected. */
 bool peers_linked(const struct proxy *proxy);
 

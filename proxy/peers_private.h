@@ -46,6 +46,7 @@ struct link {
     uv_timer_t retry;
     uint64_t admitted[RS_MAX_CLIENTS /
                       64]; /* numbers of the own ring given to that stage since the link is up */
+    struct answer_place *answers; /* places of sessions that call the stage; peer_answerer.c's */
     char path[RS_CONFIG_SOCKET_PATH_BYTES];
     char error[PEER_TEXT_BYTES]; /* why it is not connected; empty when it is */
 };
@@ -91,6 +92,7 @@ struct upstream {
     int control_fd;       /* owned; its description locks the byte of ring.client. -1 */
     int body_fd;          /* owned; tells its size. -1 */
     int bell_fd;          /* owned; -1 */
+    int event_fd;         /* of its own inbox, for callers that wait by it; owned; -1: none was passed */
     uint16_t destination; /* of the own inbox in its table */
     bool has_token;
     uint8_t token[16];
@@ -177,9 +179,19 @@ void upstream_tick(struct upstream *upstream);
 void upstream_destroy(struct upstream *upstream);
 
 /* ---- peer_place.c: places of workers in upstream rings ---- */
+/* Asks the other sidecar for a place; takes the pidfd over. And gives one back. 0 or a negative error. */
+int place_admit(struct conn *conn, const char *name, const uint8_t *token, int pidfd,
+                bool wants_lock, bool for_replies, conn_response_cb *callback, void *data);
+int place_leave(struct conn *conn, uint32_t client, uint64_t nonce);
 /* After a reconnect: every place is asked for again by its token. */
 void place_renew_all(struct upstream *upstream);
 void place_drop_all(struct upstream *upstream);
+
+/* ---- peer_answerer.c: places of sessions in the rings of stages that they call ---- */
+void answers_renew(struct link *link);
+void answers_session_gone(struct link *link, uint16_t number);
+void answers_tick(struct link *link);
+void answers_destroy(struct link *link);
 
 /* ---- peer_service.c ---- */
 void service_hello(struct conn_call *call);

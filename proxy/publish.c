@@ -215,7 +215,7 @@ static int try_loan(struct wait *wait)
     if (control_loan_slot(session, (unsigned)class, &loan) < 0)
         return 0;
     rs_message_store(&header, &proxy->ring.slots[loan.slot], control_body(&proxy->ring, loan.slot));
-    struct session_lease lease = {&proxy->ring, loan.slot, loan.generation, -1, 0};
+    struct session_lease lease = {&proxy->ring, loan.slot, loan.generation, -1, 0, false};
     answer_loan(session, wait->call, &header, &lease, request->request_id, false);
     return 1;
 }
@@ -225,14 +225,13 @@ void control_loan(struct session *session, struct conn_call *call)
     ProtobufCMessage *request = conn_decode(call, &ringside__v1__loan_request__descriptor);
 
     if (request != NULL)
-        control_wait(session, call, request, try_loan, false);
+        control_wait(session, call, request, try_loan, WAIT_ROOM);
 }
 
 /* ---- Send and Share ---- */
 
-/* Understands the lease of a request and answers what is wrong with it. */
-static int find_loan(struct session *session, struct conn_call *call,
-                     const Ringside__V1__Lease *wire, struct rs_loan *loan)
+int control_find_loan(struct session *session, struct conn_call *call,
+                      const Ringside__V1__Lease *wire, struct rs_loan *loan)
 {
     struct session_lease lease;
 
@@ -248,8 +247,10 @@ static int find_loan(struct session *session, struct conn_call *call,
     return rc;
 }
 
-static int check_options(struct conn_call *call, const Ringside__V1__Options *options)
+int control_check_options(struct conn_call *call, const Ringside__V1__Options *options)
 {
+    if (options == NULL)
+        return 0;
     if (options->metadata.len > CONTROL_METADATA_MAX) {
         conn_reply_error(call, -RINGSIDE_E_LIMIT,
                          "%zu bytes of metadata; over the socket the limit is %u",
@@ -269,10 +270,28 @@ static int check_options(struct conn_call *call, const Ringside__V1__Options *op
     return 0;
 }
 
-/* Completes the header that Loan stored, and copies the metadata of checked options in. Answers
- * what is wrong. */
-static int complete(struct session *session, struct conn_call *call, const struct rs_loan *loan,
-                    const Ringside__V1__Options *options, uint64_t ttl_ns, uint64_t *body_bytes)
+/* Where metadata goes: behind the tensors and the name of the method, which is put there. */
+static uint64_t place_call(struct rs_message *header, const struct call_words *words, uint8_t *body,
+                           uint64_t slot_bytes)
+{
+    uint64_t offset = rs_message_metadata_offset(header);
+    size_t bytes = words != NULL && words->method != NULL ? strlen(words->method) : 0;
+
+    header->call_id = words != NULL ? words->id : 0;
+    if (words == NULL)
+        return offset;
+    header->call = words->call;
+    header->admission = words->admission;
+    header->method_offset = bytes > 0 ? offset : 0;
+    header->method_bytes = (uint8_t)bytes;
+    if (bytes > 0 && offset <= slot_bytes && bytes <= slot_bytes - offset)
+        memcpy(body + offset, words->method, bytes);
+    return offset + (bytes + 7) / 8 * 8;
+}
+
+int control_complete(struct session *session, struct conn_call *call, const struct rs_loan *loan,
+                     const Ringside__V1__Options *options, uint64_t ttl_ns,
+                     const struct call_words *words, uint64_t *body_bytes)
 {
     struct rs_ring *ring = &session->proxy->ring;
     struct rs_slot *record = &ring->slots[loan->slot];
@@ -285,13 +304,14 @@ static int complete(struct session *session, struct conn_call *call, const struc
                          "the header of the loaned slot was overwritten; abandon it");
         return -RINGSIDE_E_CORRUPT;
     }
-    uint64_t offset = rs_message_metadata_offset(&header);
+    uint64_t offset = place_call(&header, words, body, slot_bytes);
     size_t metadata_bytes = options != NULL ? options->metadata.len : 0;
     if (offset > slot_bytes || metadata_bytes > slot_bytes - offset) {
         conn_reply_error(call, -RINGSIDE_E_TOO_BIG,
-                         "%zu bytes of metadata do not fit behind the tensors (%llu bytes left); "
+                         "%zu bytes of metadata%s do not fit behind the tensors (%llu bytes left); "
                          "ask for more with Loan",
                          metadata_bytes,
+                         words != NULL && words->method != NULL ? " and the method's name" : "",
                          (unsigned long long)(offset > slot_bytes ? 0 : slot_bytes - offset));
         return -RINGSIDE_E_TOO_BIG;
     }
@@ -304,8 +324,6 @@ static int complete(struct session *session, struct conn_call *call, const struc
         header.sequence = options->sequence;
         if (options->trace_id.len == 16)
             memcpy(header.trace_id, options->trace_id.data, 16);
-        if (options->ttl_ns != 0)
-            ttl_ns = options->ttl_ns;
     }
     header.ttl_ns = ttl_ns;
     header.publish_ns = uv_hrtime();
@@ -324,6 +342,11 @@ static void spend(struct session *session)
         session->held--;
 }
 
+static uint64_t ttl_of(const Ringside__V1__Options *options, uint64_t otherwise_ns)
+{
+    return options != NULL && options->ttl_ns != 0 ? options->ttl_ns : otherwise_ns;
+}
+
 static int try_send(struct wait *wait)
 {
     const Ringside__V1__SendRequest *request = (const Ringside__V1__SendRequest *)wait->request;
@@ -334,7 +357,7 @@ static int try_send(struct wait *wait)
     uint64_t bytes;
     struct rs_loan loan;
 
-    if (find_loan(session, wait->call, request->lease, &loan) < 0)
+    if (control_find_loan(session, wait->call, request->lease, &loan) < 0)
         return 1;
     if (route == NULL) {
         conn_reply_error(wait->call, -RINGSIDE_E_NO_ROUTE, "stage %s has no route \"%.63s\"",
@@ -342,13 +365,14 @@ static int try_send(struct wait *wait)
         return 1;
     }
     /* Before room is made: a request that is refused drops nothing. */
-    if (request->options != NULL && check_options(wait->call, request->options) < 0)
+    if (control_check_options(wait->call, request->options) < 0)
         return 1;
     int rc = control_room(wait, route, true);
     if (rc != 0)
         return rc > 0;
-    if (complete(session, wait->call, &loan, request->options, route->config->ttl_ms * 1000000,
-                 &bytes) < 0)
+    if (control_complete(session, wait->call, &loan, request->options,
+                         ttl_of(request->options, route->config->ttl_ms * 1000000), NULL,
+                         &bytes) < 0)
         return 1;
     rc = control_publish(proxy, session->number, &loan, route);
     if (rc < 0) {
@@ -369,7 +393,7 @@ void control_send(struct session *session, struct conn_call *call)
     ProtobufCMessage *request = conn_decode(call, &ringside__v1__send_request__descriptor);
 
     if (request != NULL)
-        control_wait(session, call, request, try_send, false);
+        control_wait(session, call, request, try_send, WAIT_ROOM);
 }
 
 static void share(struct session *session, struct conn_call *call,
@@ -382,7 +406,7 @@ static void share(struct session *session, struct conn_call *call,
     char text[RS_TICKET_TEXT_BYTES];
     struct rs_loan loan;
 
-    if (find_loan(session, call, request->lease, &loan) < 0)
+    if (control_find_loan(session, call, request->lease, &loan) < 0)
         return;
     if (request->kept == (request->readers != 0) || request->readers > 255) {
         conn_reply_error(call, -RINGSIDE_E_INVALID,
@@ -390,7 +414,7 @@ static void share(struct session *session, struct conn_call *call,
                          request->readers, request->kept ? "true" : "false");
         return;
     }
-    if (request->options != NULL && check_options(call, request->options) < 0)
+    if (control_check_options(call, request->options) < 0)
         return;
     if (request->options != NULL && request->options->ttl_ns > longest_ns) {
         conn_reply_error(call, -RINGSIDE_E_INVALID,
@@ -399,7 +423,8 @@ static void share(struct session *session, struct conn_call *call,
                          (unsigned long long)proxy->config.tickets.ttl_ms);
         return;
     }
-    if (complete(session, call, &loan, request->options, longest_ns, &bytes) < 0)
+    if (control_complete(session, call, &loan, request->options,
+                         ttl_of(request->options, longest_ns), NULL, &bytes) < 0)
         return;
     rs_ring_prepare(&proxy->ring, &loan, NULL, 0,
                     rs_readers(loan.generation, request->readers, request->kept));
@@ -435,7 +460,7 @@ void control_abandon(struct session *session, struct conn_call *call)
         (Ringside__V1__LeaseRequest *)conn_decode(call, &ringside__v1__lease_request__descriptor);
     struct rs_loan loan;
 
-    if (request != NULL && find_loan(session, call, request->lease, &loan) == 0) {
+    if (request != NULL && control_find_loan(session, call, request->lease, &loan) == 0) {
         rs_ring_abandon(&session->proxy->ring, session->number, &loan);
         spend(session);
         conn_reply(call, &response.base, NULL, 0);

@@ -152,7 +152,7 @@ int session_read_begin(struct session *session, struct rs_ring *ring, unsigned r
     }
     mine = add(&own);
     if (mine == NULL) {
-        struct session_lease lease = {ring, ticket->slot, *generation, -1, 0};
+        struct session_lease lease = {ring, ticket->slot, *generation, -1, 0, false};
         end_bit(&table, &lease, false);
         return -ENOMEM;
     }

@@ -15,6 +15,7 @@
 #include "proto/fdpass.h"
 #include "proto/layout.h"
 #include "proxy/control.h"
+#include "proxy/peers.h"
 #include "proxy/proxy.h"
 
 #define HELD_MAX 65536u /* leases told after a return: keeps the answer under a frame */
@@ -178,6 +179,16 @@ static void find_held(struct session *session, struct held *held)
 /* And the rings of peers, as far as this sidecar has let the session into them. */
 static void find_held_of_peers(struct session *session, struct held *held)
 {
+    for (struct answerer *answerer = session->answerers; answerer != NULL;
+         answerer = answerer->next) {
+        struct rs_ring *ring = answerer->ring;
+
+        for (uint32_t slot = 0; slot < ring->layout.slot_count; slot++) {
+            uint64_t state = rs_load_seq_cst(&ring->slots[slot].state);
+            if (rs_state_phase(state) == RS_SEALED)
+                find_deliveries(held, ring, false, slot, state, answerer->client);
+        }
+    }
     for (unsigned i = 1; session->inbox != NULL && i < RS_MAX_RINGS; i++) {
         struct rs_ring *ring = rs_load_acquire(&session->inbox->rings[i]);
 
@@ -200,7 +211,7 @@ static int held_init(struct held *held, struct session *session)
     for (uint32_t i = 0; i < session->reading_count; i++) {
         const struct session_reading *reading = &session->readings[i];
         const struct session_lease lease = {reading->ring, reading->slot, reading->generation, -1,
-                                            reading->ring_number};
+                                            reading->ring_number, false};
 
         if (!session_has_ring(session, &lease))
             continue;
@@ -384,6 +395,15 @@ void session_attach(struct conn_call *call)
 
 /* ---- the end ---- */
 
+static void destroy(struct session *session)
+{
+    free(session->readings);
+    free(session->inbox);
+    free(session->calls);
+    free(session->served);
+    free(session);
+}
+
 void session_over(struct proxy *proxy, uint16_t number, const char *why)
 {
     struct session *session = session_find(proxy, number);
@@ -399,13 +419,11 @@ void session_over(struct proxy *proxy, uint16_t number, const char *why)
     while (session->reading_count > 0) {
         const struct session_reading *last = &session->readings[session->reading_count - 1];
         struct session_lease lease = {last->ring, last->slot, last->generation, -1,
-                                      last->ring_number};
+                                      last->ring_number, false};
         session_read_end(session, &lease, false);
     }
     control_sessions(proxy)->by_number[number] = NULL;
-    free(session->readings);
-    free(session->inbox);
-    free(session);
+    destroy(session);
 }
 
 void sessions_destroy(struct proxy *proxy)
@@ -413,11 +431,8 @@ void sessions_destroy(struct proxy *proxy)
     struct sessions *sessions = control_sessions(proxy);
 
     for (unsigned i = 0; i < RS_MAX_CLIENTS; i++) {
-        if (sessions->by_number[i] != NULL) {
-            free(sessions->by_number[i]->readings);
-            free(sessions->by_number[i]->inbox);
-            free(sessions->by_number[i]);
-        }
+        if (sessions->by_number[i] != NULL)
+            destroy(sessions->by_number[i]);
     }
     free(sessions->shared);
     free(sessions);

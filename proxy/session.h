@@ -25,6 +25,7 @@ struct session_lease {
     uint32_t generation;
     int delivery;        /* -1: a loan or a reading */
     uint8_t ring_number; /* in the stage's inbox; 0: the own ring */
+    bool reply;          /* `ring` is that of one of the session's answerers, and no ring number counts */
 };
 
 /* A reading through the sidecar: one bit of the readers word, however many calls share it. */
@@ -43,6 +44,11 @@ struct session_request {
     struct session_lease lease;
 };
 
+struct answerer;
+struct session_call;
+struct session_calls;
+struct session_served;
+
 struct session {
     struct proxy *proxy;
     uint16_t number;
@@ -58,6 +64,10 @@ struct session {
     uint32_t reading_count, reading_capacity;
     struct session_request requests[SESSION_REMEMBERED]; /* calls' first, then streams' */
     uint32_t next_request, next_streamed;                /* positions, never reduced */
+    struct answerer *answerers;      /* places in the rings of stages that were called; peer_answerer.c's */
+    struct session_calls *calls;     /* calls.c's; NULL before the first one */
+    struct session_served *served;   /* calls that were answered and are held; answer.c's */
+    uint32_t served_count, served_capacity;
 };
 
 /* ---- sessions by number ---- */
@@ -90,7 +100,7 @@ int session_lease_of(struct session *session, const Ringside__V1__Lease *wire,
 static inline struct session_lease session_lease_from(const struct rs_lease *held)
 {
     return (struct session_lease){held->ring, held->slot, held->generation, held->delivery,
-                                  held->ring_number};
+                                  held->ring_number, false};
 }
 /* The loan or the delivery as the ring has it now. 0 or -RINGSIDE_E_STATE when it is not this
  * session's. */
@@ -110,6 +120,15 @@ const struct session_lease *session_streamed(const struct session *session, uint
 void session_forget_streamed(struct session *session, const struct session_lease *lease);
 /* A peer's ring may have been unmapped since, and another one have come in its place. */
 bool session_has_ring(const struct session *session, const struct session_lease *lease);
+
+/* ---- calls (call_cells.c) ---- */
+
+/* Nobody waits for its replies any more: its callee is told. */
+void session_call_cancel(struct session *session, struct session_call *call);
+/* Calls that ended early and whose callee has let go: their cells are free again. */
+void session_calls_reap(struct session *session);
+/* The place whose ring that is, or NULL. */
+struct answerer *session_answerer(const struct session *session, const struct rs_ring *ring);
 
 /* ---- readings ---- */
 

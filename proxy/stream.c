@@ -126,7 +126,7 @@ void control_receive_stream(struct session *session, struct conn_call *call)
     if (request == NULL)
         return;
     if (is_fine(session, call, (const Ringside__V1__ReceiveStreamRequest *)request))
-        control_wait(session, call, request, begin, true);
+        control_wait(session, call, request, begin, WAIT_MESSAGE);
     else
         conn_free_message(request);
 }

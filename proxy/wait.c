@@ -35,11 +35,11 @@ static void forget(struct waits *waits, struct wait *wait)
         waits->end = link;
 }
 
-static bool anybody(const struct waits *waits, bool for_inbox)
+static bool anybody(const struct waits *waits, enum wait_kind kind)
 {
     const struct wait *wait = waits->first;
 
-    while (wait != NULL && (wait->idle || wait->for_inbox != for_inbox))
+    while (wait != NULL && (wait->idle || wait->kind != kind))
         wait = wait->next;
     return wait != NULL;
 }
@@ -48,18 +48,20 @@ static void discard(struct wait *wait)
 {
     if (wait->copy.begun)
         rs_ring_abandon(&wait->session->proxy->ring, wait->session->number, &wait->copy.loan);
+    if (wait->made != NULL)
+        session_call_cancel(wait->session, wait->made);
     conn_free_message(wait->request);
     free(wait);
 }
 
 /* No answer closes a connection before a later turn, so that `next` stays. */
-static void try_all(struct waits *waits, bool for_inbox)
+static void try_all(struct waits *waits, enum wait_kind kind)
 {
     struct wait *wait, *next;
 
     for (wait = waits->first; wait != NULL; wait = next) {
         next = wait->next;
-        if (!wait->idle && wait->for_inbox == for_inbox && wait->again(wait) != 0) {
+        if (!wait->idle && wait->kind == kind && wait->again(wait) != 0) {
             forget(waits, wait);
             discard(wait);
         }
@@ -67,27 +69,28 @@ static void try_all(struct waits *waits, bool for_inbox)
 }
 
 static void on_timer(uv_timer_t *timer);
-static void on_inbox_event(uv_poll_t *poll, int status, int events);
+static void on_event(uv_poll_t *poll, int status, int events);
 
 /* Wakes up only while somebody waits. */
 static void update(struct waits *waits)
 {
-    bool for_inbox = anybody(waits, true), for_room = anybody(waits, false);
+    bool for_event = anybody(waits, WAIT_MESSAGE) || anybody(waits, WAIT_REPLY);
+    bool for_room = anybody(waits, WAIT_ROOM);
     uint64_t interval = for_room ? ROOM_LOOK_MS : INBOX_LOOK_MS;
     uv_timer_t *timer = &waits->timer;
 
     if (waits->closed)
         return;
-    if (waits->polling != for_inbox) {
-        waits->polling = for_inbox;
+    if (waits->polling != for_event) {
+        waits->polling = for_event;
         if (waits->polling)
-            uv_poll_start(&waits->inbox, UV_READABLE, on_inbox_event);
+            uv_poll_start(&waits->inbox, UV_READABLE, on_event);
         else
             uv_poll_stop(&waits->inbox);
     }
     if (waits->soon)
         return;
-    if (!for_inbox && !for_room)
+    if (!for_event && !for_room)
         uv_timer_stop(timer);
     else if (!uv_is_active((uv_handle_t *)timer) || uv_timer_get_repeat(timer) != interval)
         uv_timer_start(timer, on_timer, interval, interval);
@@ -95,13 +98,20 @@ static void update(struct waits *waits)
 
 static void look_at_inbox(struct waits *waits)
 {
-    if (!anybody(waits, true))
+    if (!anybody(waits, WAIT_MESSAGE))
         return;
     rs_wait_arm(&waits->proxy->inbox.shared->not_empty, RS_WAIT_EVENT);
-    try_all(waits, true);
+    try_all(waits, WAIT_MESSAGE);
 }
 
-static void on_inbox_event(uv_poll_t *poll, int status, int events)
+/* The inbox's event is also that of the reply boxes of this ring; who waits for a reply arms its box. */
+static void look_for_what_came(struct waits *waits)
+{
+    look_at_inbox(waits);
+    try_all(waits, WAIT_REPLY);
+}
+
+static void on_event(uv_poll_t *poll, int status, int events)
 {
     struct waits *waits = poll->data;
     struct epoll_event edge;
@@ -109,7 +119,7 @@ static void on_inbox_event(uv_poll_t *poll, int status, int events)
     (void)status;
     (void)events;
     (void)epoll_wait(waits->edge_fd, &edge, 1, 0);
-    look_at_inbox(waits);
+    look_for_what_came(waits);
     update(waits);
 }
 
@@ -118,8 +128,8 @@ static void on_timer(uv_timer_t *timer)
     struct waits *waits = timer->data;
 
     waits->soon = false;
-    try_all(waits, false);
-    look_at_inbox(waits);
+    try_all(waits, WAIT_ROOM);
+    look_for_what_came(waits);
     update(waits);
 }
 
@@ -134,14 +144,14 @@ static void on_cancelled(struct conn_call *call)
 }
 
 void control_wait(struct session *session, struct conn_call *call, ProtobufCMessage *request,
-                  wait_try *again, bool for_inbox)
+                  wait_try *again, enum wait_kind kind)
 {
     struct waits *waits = control_waits(session->proxy);
     struct wait now = {.session = session,
                        .call = call,
                        .request = request,
                        .again = again,
-                       .for_inbox = for_inbox};
+                       .kind = kind};
 
     struct wait *wait = malloc(sizeof now);
 
@@ -160,8 +170,8 @@ void control_wait(struct session *session, struct conn_call *call, ProtobufCMess
     *waits->end = wait;
     waits->end = &wait->next;
     update(waits);
-    if (for_inbox) {
-        look_at_inbox(waits);
+    if (wait->kind != WAIT_ROOM) {
+        look_for_what_came(waits);
         update(waits);
     }
 }
@@ -176,7 +186,7 @@ void control_wait_again(struct wait *wait)
         discard(wait);
     }
     /* An event may have been consumed while nobody waited. */
-    look_at_inbox(waits);
+    look_for_what_came(waits);
     update(waits);
 }
 

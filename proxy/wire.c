@@ -4,8 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/decode.h"
 #include "proto/err.h"
 #include "proxy/control.h"
+#include "proxy/peers.h"
 #include "proxy/proxy.h"
 
 uint8_t *control_body(const struct rs_ring *ring, uint32_t slot)
@@ -36,10 +38,35 @@ void wire_lease_fill(Ringside__V1__Lease *wire, const struct session_lease *leas
     wire->ticket =
         rs_ticket_pack((uint16_t)lease->ring->layout.sidecar_id, lease->slot, lease->generation);
     wire->delivery = lease->delivery;
-    if (lease->ring_number != 0) {
+    if (lease->ring_number != 0 || lease->reply) {
         memcpy(incarnation, lease->ring->layout.incarnation, 16);
         wire->ring = (ProtobufCBinaryData){.len = 16, .data = incarnation};
     }
+}
+
+/* What is no text becomes "?", for strings on the wire are UTF-8. */
+static void copy_method(const struct rs_message *header, const uint8_t *body,
+                        char method[RS_METHOD_MAX + 1])
+{
+    memcpy(method, body + header->method_offset, header->method_bytes);
+    method[header->method_bytes] = '\0';
+    for (size_t i = 0, step; i < header->method_bytes; i += step > 0 ? step : 1) {
+        step = rs_utf8_character((const uint8_t *)method + i, header->method_bytes - i);
+        if (step == 0 || (unsigned char)method[i] < 0x20 || method[i] == 0x7f)
+            method[i] = '?';
+    }
+}
+
+static void fill_call(struct wire_message *wire, const uint8_t *body)
+{
+    const struct rs_message *header = &wire->header;
+
+    wire->message.call_id = header->call_id;
+    if (header->call_id == 0 || rs_call_kind(header->call) != RS_CALL_REQUEST)
+        return;
+    copy_method(header, body, wire->method);
+    wire->message.method = wire->method;
+    wire->message.credits = rs_call_credits(header->call);
 }
 
 int wire_message_fill(struct wire_message *wire, struct proxy *proxy,
@@ -79,6 +106,7 @@ int wire_message_fill(struct wire_message *wire, struct proxy *proxy,
         message->trace_id = (ProtobufCBinaryData){.len = 16, .data = wire->trace_id};
     message->attempts = attempts;
     message->origin_ticket = header->origin_ticket;
+    fill_call(wire, control_body(ring, lease->slot));
     return 0;
 }
 
@@ -115,14 +143,17 @@ static void take_back(struct gift *gift)
     } else if (session_loan(session, &gift->lease, &loan) == 0) {
         rs_ring_abandon(gift->lease.ring, session->number, &loan);
     } else if (session_delivery(session, &gift->lease, &held) == 0) {
-        /* The attempt that was not one counts, but a limit of the route does not end it. */
+        /* The attempt that was not one counts, but a limit of the route does not end it; a call and a reply end. */
+        uint64_t call = control_request_call(&held);
+
         if (rs_ring_nack(&held, RS_MAX_ATTEMPTS + 2) == 0)
             control_requeue(gift->proxy, &held, held.ring_number);
+        else
+            control_wake_caller(session, &held, call);
     } else {
         return;
     }
-    if (session->held > 0)
-        session->held--;
+    session_spend(session, &gift->lease);
 }
 
 static void on_done(void *data, bool delivered)
@@ -142,6 +173,8 @@ static struct gift *make_gift(struct session *session, const struct session_leas
     struct gift *gift = malloc(sizeof *gift);
 
     session->held++;
+    if (lease->reply)
+        session_answerer(session, lease->ring)->uses++;
     if (gift == NULL)
         take_back(&now);
     else
@@ -172,7 +205,8 @@ int control_stream_lease(struct session *session, struct conn_call *call,
 
     if (gift == NULL)
         return -ENOMEM;
-    session_remember_streamed(session, request_id, lease);
+    if (request_id != 0)
+        session_remember_streamed(session, request_id, lease);
     int rc = conn_stream_send(call, response, on_done, gift);
     if (rc < 0)
         on_done(gift, false);

@@ -61,7 +61,8 @@ static void drain_cells(struct ringside *connection, struct peer *peer, unsigned
         struct rs_lease lease;
         uint64_t ticket;
         enum rs_box_content content =
-            rs_box_look(call_box(connection), cell, &peer->ring, &ticket, &lease);
+            rs_box_look(call_box(connection), cell, &peer->ring, peer->ring.client, &ticket,
+                        &lease);
 
         bool callees = content == RS_BOX_UNSEALED || content == RS_BOX_TAKEN_BACK;
         if (content == RS_BOX_EMPTY || (callees && !over) ||

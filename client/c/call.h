@@ -35,6 +35,8 @@ static inline struct rs_pending call_pending(struct ringside *connection,
 
     return (struct rs_pending){
         .own = &connection->own.ring,
+        .client = connection->own.ring.client,
+        .holder = call_peer(call)->ring.client,
         .slot = (uint32_t)(request >> 32),
         .generation = (uint32_t)request,
         .ring = &call_peer(call)->ring,

@@ -134,7 +134,8 @@ IN_ONE_PIECE static int look(struct ringside *connection, struct ringside_call *
     struct rs_lease lease;
     uint64_t ticket;
     enum rs_box_content content =
-        rs_box_look(call_box(connection), pending->cell, pending->ring, &ticket, &lease);
+        rs_box_look(call_box(connection), pending->cell, pending->ring, pending->holder,
+                    &ticket, &lease);
 
     if (content == RS_BOX_EMPTY)
         return NOTHING;

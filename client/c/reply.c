@@ -137,6 +137,7 @@ static int send_reply(struct ringside *connection, struct ringside_message *mess
     struct rs_reply reply = {
         .ring = own,
         .loan = *loan,
+        .owner = own->client,
         .holder = (uint16_t)rs_call_holder(request.call),
         .box = &request.peer->ring.boxes[rs_call_caller(request.call)],
         .cell = rs_call_first_cell(request.call) + (unsigned)(credits == 1 ? 0 : number % credits),

@@ -8,6 +8,8 @@
 //     javac -nowarn -d out -cp /usr/share/java/protobuf.jar Worker.java $(find out -name '*.java')
 //     java -cp out:/usr/share/java/protobuf.jar Worker SOCKET send ROUTE   a float32 [80, 3000] written in place, then sent
 //     java -cp out:/usr/share/java/protobuf.jar Worker SOCKET receive      the next message of the stage's inbox
+//     java -cp out:/usr/share/java/protobuf.jar Worker SOCKET call ROUTE   calls the method Scale of a stage with such a tensor
+//     java -cp out:/usr/share/java/protobuf.jar Worker SOCKET serve        answers one call: Scale doubles the tensor
 import com.google.protobuf.ByteString;
 import com.google.protobuf.Message;
 import com.google.protobuf.Parser;
@@ -21,6 +23,7 @@ import java.nio.channels.FileChannel.MapMode;
 import java.nio.channels.SocketChannel;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
+import java.util.function.IntFunction;
 import ringside.ttrpc.v1.TtrpcWire.Request;
 import ringside.ttrpc.v1.TtrpcWire.Response;
 import ringside.v1.ControlOuterClass.*;
@@ -74,47 +77,84 @@ public class Worker {
         }
     }
 
-    private void send(String route) throws IOException {
-        LoanResponse loan = call("Loan", LoanRequest.newBuilder().setMetadataBytes(64)
+    private static final Options OPTIONS = Options.newBuilder()
+            .setMetadata(ByteString.copyFromUtf8("{\"from\":\"java\"}")).setMetadataKind(MetadataKind.JSON).build();
+
+    /** A loan that is written where it lies. */
+    private Lease filled(IntFunction<Float> number) throws IOException {
+        LoanResponse loan = call("Loan", LoanRequest.newBuilder().setMetadataBytes(128)
                 .addTensors(Tensor.newBuilder().setDtype(Dtype.FLOAT32).addShape(80).addShape(3000)).build(),
                 LoanResponse.parser());
         Tensor tensor = loan.getTensors(0);
         ByteBuffer data = mapped(loan.getBodyPath(), true, loan.getSlotOffset() + tensor.getOffset(), tensor.getBytes());
         for (int i = 0; i < 80 * 3000; i++) {
-            data.putFloat(i / 2f);
+            data.putFloat(number.apply(i));
         }
-        SendResponse sent = call("Send", SendRequest.newBuilder().setLease(loan.getLease()).setRoute(route)
-                .setOptions(Options.newBuilder().setMetadata(ByteString.copyFromUtf8("{\"from\":\"java\"}"))
-                        .setMetadataKind(MetadataKind.JSON)).build(), SendResponse.parser());
+        return loan.getLease();
+    }
+
+    private void send(String route) throws IOException {
+        SendResponse sent = call("Send", SendRequest.newBuilder().setLease(filled(i -> i / 2f)).setRoute(route)
+                .setOptions(OPTIONS).build(), SendResponse.parser());
         System.out.printf("sent as ticket %#x%n", sent.getTicket());
     }
 
-    private void receive() throws IOException {
-        ringside.v1.ControlOuterClass.Message message = call("Receive",
-                ReceiveRequest.newBuilder().setRequestId(1).build(), ReceiveResponse.parser()).getMessage();
+    private static ByteBuffer dataOf(ringside.v1.ControlOuterClass.Message message) throws IOException {
         Tensor tensor = message.getTensors(0);
-        ByteBuffer data = mapped(message.getBodyPath(), false, message.getSlotOffset() + tensor.getOffset(),
-                tensor.getBytes());
+        return mapped(message.getBodyPath(), false, message.getSlotOffset() + tensor.getOffset(), tensor.getBytes());
+    }
+
+    private ringside.v1.ControlOuterClass.Message next() throws IOException {
+        return call("Receive", ReceiveRequest.newBuilder().setRequestId(1).build(), ReceiveResponse.parser()).getMessage();
+    }
+
+    private void release(ringside.v1.ControlOuterClass.Message message) throws IOException {
+        call("Release", LeaseRequest.newBuilder().setLease(message.getLease()).build(), Empty.parser());
+    }
+
+    private void use(ringside.v1.ControlOuterClass.Message message) throws IOException {
+        Tensor tensor = message.getTensors(0);
+        ByteBuffer data = dataOf(message);
         double sum = 0;
         while (data.hasRemaining()) {
             sum += data.getFloat();
         }
         System.out.printf("received %s %s sum %.0f %s%n", tensor.getDtype().name().toLowerCase(), tensor.getShapeList(),
                 sum, message.getMetadata().toStringUtf8());
-        call("Release", LeaseRequest.newBuilder().setLease(message.getLease()).build(), Empty.parser());
+        release(message);
+    }
+
+    private void call(String route) throws IOException {
+        use(call("Call", CallRequest.newBuilder().setLease(filled(i -> i / 2f)).setRoute(route).setMethod("Scale")
+                .setOptions(OPTIONS).build(), CallResponse.parser()).getMessage());
+    }
+
+    private void serve() throws IOException {
+        ringside.v1.ControlOuterClass.Message request = next();
+        ReplyRequest.Builder reply = ReplyRequest.newBuilder().setRequest(request.getLease());
+        if (request.getMethod().equals("Scale")) {
+            ByteBuffer data = dataOf(request);
+            reply.setReply(filled(i -> 2 * data.getFloat(4 * i))).setOptions(OPTIONS);
+        } else {
+            reply.setStatus(12).setText("no method \"" + request.getMethod() + "\"; there is: Scale"); // UNIMPLEMENTED
+        }
+        call("Reply", reply.build(), Empty.parser());
+        release(request);
     }
 
     public static void main(String[] arguments) throws IOException {
-        if (arguments.length < 2 || arguments[1].equals("send") != (arguments.length == 3)) {
-            System.err.println("usage: Worker SOCKET send ROUTE | receive");
+        boolean toRoute = arguments.length > 1 && (arguments[1].equals("send") || arguments[1].equals("call"));
+        if (arguments.length < 2 || toRoute != (arguments.length == 3)) {
+            System.err.println("usage: Worker SOCKET send ROUTE | receive | call ROUTE | serve");
             System.exit(2);
         }
         Worker worker = new Worker(arguments[0]);
         worker.call("Attach", AttachRequest.newBuilder().setName("java").build(), AttachResponse.parser());
-        if (arguments[1].equals("send")) {
-            worker.send(arguments[2]);
-        } else {
-            worker.receive();
+        switch (arguments[1]) {
+            case "send" -> worker.send(arguments[2]);
+            case "call" -> worker.call(arguments[2]);
+            case "serve" -> worker.serve();
+            default -> worker.use(worker.next());
         }
     }
 }

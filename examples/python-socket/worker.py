@@ -7,6 +7,8 @@ Build and run (Debian: protobuf-compiler, python3-protobuf):
     python3 worker.py SOCKET send ROUTE      # a float32 [80, 3000] written in place, then sent on a route of the stage
     python3 worker.py SOCKET receive         # the next message of the stage's inbox
     python3 worker.py SOCKET stream COUNT    # COUNT messages as they come, at most 8 of them unacknowledged
+    python3 worker.py SOCKET call ROUTE      # calls the method Scale of a stage with such a tensor, and reads the reply
+    python3 worker.py SOCKET serve           # answers one call: Scale doubles the tensor
 """
 import array
 import collections
@@ -89,22 +91,31 @@ def body(path, writable):
     return bodies[path]
 
 
-def send(sidecar, route):
+OPTIONS = pb.Options(metadata=b'{"from":"python-socket"}', metadata_kind=pb.JSON)
+
+
+def view_of(holder, writable):
+    """The first tensor of a loan or of a message, where it lies."""
+    at = holder.slot_offset + holder.tensors[0].offset
+    return memoryview(body(holder.body_path, writable))[at:at + holder.tensors[0].bytes].cast("f")
+
+
+def filled(sidecar, numbers):
     mel = pb.Tensor(dtype=pb.FLOAT32, shape=[80, 3000])
-    loan = sidecar.call("Loan", pb.LoanRequest(tensors=[mel], metadata_bytes=64), pb.LoanResponse)
-    at = loan.slot_offset + loan.tensors[0].offset
-    view = memoryview(body(loan.body_path, True))[at:at + loan.tensors[0].bytes].cast("f")
-    view[:] = array.array("f", (i / 2 for i in range(80 * 3000)))
-    options = pb.Options(metadata=b'{"from":"python-socket"}', metadata_kind=pb.JSON)
-    sent = sidecar.call("Send", pb.SendRequest(lease=loan.lease, route=route, options=options), pb.SendResponse)
+    loan = sidecar.call("Loan", pb.LoanRequest(tensors=[mel], metadata_bytes=128), pb.LoanResponse)
+    view_of(loan, True)[:] = array.array("f", numbers)
+    return loan.lease
+
+
+def send(sidecar, route):
+    lease = filled(sidecar, (i / 2 for i in range(80 * 3000)))
+    sent = sidecar.call("Send", pb.SendRequest(lease=lease, route=route, options=OPTIONS), pb.SendResponse)
     print(f"sent as ticket {sent.ticket:#x}")
 
 
 def use(message):
     tensor = message.tensors[0]
-    at = message.slot_offset + tensor.offset
-    data = memoryview(body(message.body_path, False))[at:at + tensor.bytes].cast("f")
-    print(f"received {pb.Dtype.Name(tensor.dtype).lower()} {list(tensor.shape)} sum {sum(data):.0f} "
+    print(f"received {pb.Dtype.Name(tensor.dtype).lower()} {list(tensor.shape)} sum {sum(view_of(message, False)):.0f} "
           f"{message.metadata.decode()}", flush=True)
 
 
@@ -133,11 +144,30 @@ def stream(sidecar, count):
             sidecar.call("Credit", pb.CreditRequest(request_id=1, end=True))
 
 
+def call(sidecar, route):
+    request = pb.CallRequest(lease=filled(sidecar, (i / 2 for i in range(80 * 3000))), route=route, method="Scale",
+                             options=OPTIONS)
+    reply = sidecar.call("Call", request, pb.CallResponse).message
+    use(reply)
+    release(sidecar, reply)
+
+
+def serve(sidecar):
+    request = sidecar.call("Receive", pb.ReceiveRequest(request_id=1), pb.ReceiveResponse).message
+    if request.method == "Scale":
+        reply = pb.ReplyRequest(reply=filled(sidecar, (2 * x for x in view_of(request, False))), options=OPTIONS)
+    else:
+        reply = pb.ReplyRequest(status=12, text=f'no method "{request.method}"; there is: Scale')  # UNIMPLEMENTED
+    reply.request.CopyFrom(request.lease)
+    sidecar.call("Reply", reply)
+    release(sidecar, request)
+
+
 def main():
     path, verb, *arguments = sys.argv[1:]
     sidecar = Connection(path)
     sidecar.call("Attach", pb.AttachRequest(name="python-socket"), pb.AttachResponse)
-    {"send": send, "receive": receive, "stream": stream}[verb](sidecar, *arguments)
+    {"send": send, "receive": receive, "stream": stream, "call": call, "serve": serve}[verb](sidecar, *arguments)
 
 
 if __name__ == "__main__":

@@ -118,6 +118,29 @@ class Session:
         self.world.ledger.memory[at] |= sum(1 << STAGES.index(stage) for stage in route)
         self.client.call("Forward", pb.ForwardRequest(lease=message.lease, route=route), pb.ForwardResponse, 2)
 
+    def begin(self, route):
+        loan = self.client.call("Loan", pb.LoanRequest(tensors=[pb.Tensor(dtype=pb.UINT8, shape=[BODY_BYTES])],
+                                                       metadata_bytes=64), pb.LoanResponse, 2)
+        self.fill(loan)
+        request = pb.CallRequest(lease=loan.lease, route=route, method="method")
+        return self.client.begin("Call", request.SerializeToString(), 2)
+
+    def call(self, route):
+        reply = self.client.end(self.begin(route), pb.CallResponse).message
+        self.client.release(reply.lease)
+
+    def cancel(self, route):
+        """A call that somebody holds is given up with its connection."""
+        self.begin(route)
+        time.sleep(0.03)
+
+    def answer(self):
+        request = self.client.receive(timeout=2).lease
+        loan = self.loan()
+        self.fill(loan)
+        self.client.call("Reply", pb.ReplyRequest(request=request, reply=loan.lease), timeout=2)
+        self.client.release(request)
+
     def tickets(self):
         """Every way of reading by ticket."""
         share = lambda **how: self.fill(loan := self.loan()) and self.client.call(

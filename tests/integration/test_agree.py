@@ -48,8 +48,8 @@ def both(start):
     daemon = start()
     with daemon.client() as client:
         with open(daemon.ring / "stage.control", "rb") as file:
-            layout_hash = struct.unpack_from("=Q", file.read(24), 16)[0]
-        attached = client.attach(want_descriptors=True, layout_version=1 << 16, layout_hash=layout_hash)
+            version, layout_hash = struct.unpack_from("=I4xQ", file.read(24), 8)
+        attached = client.attach(want_descriptors=True, layout_version=version, layout_hash=layout_hash)
         memory = Memory(client.descriptors[0])
         yield client, memory, attached.ring.client
         memory.bytes.close()

@@ -13,7 +13,7 @@ from daemon import wait_for
 from machine import sidecar  # noqa: F401 (a fixture)
 from ttrpc_client import Refused
 
-GIVE_UP = 400  # allocations of one script: none needs that many
+GIVE_UP = 800  # allocations of one script: none needs that many
 STRIDE = int(os.environ.get("RINGSIDE_OOM_STRIDE", "4"))  # of the slow scripts: every 4th allocation; 1 takes a minute
 
 
@@ -77,6 +77,19 @@ def script(daemon):
         client.release(client.next(stream).lease)
         client.credit(9, 1, end=True)
         client.next(stream)
+    with attempt(), daemon.client() as client:
+        tokens.append(client.attach(name="calls").session_token)
+        for credits in (0, 2):
+            pending = client.begin_call("m", b"x", request_id=5, credits=credits)
+            request = client.receive()
+            client.cancelled(request.lease)
+            client.reply(request.lease, b"y", more=credits > 0)
+            client.release((client.next(pending) if credits else client.end_call(pending)).lease)
+            if credits:
+                client.reply(request.lease, status=3, text="no more")
+                with contextlib.suppress(Refused):
+                    client.next(pending)
+            client.release(request.lease)
     with attempt(), daemon.client() as client:
         client.status()
         client.slots()
@@ -184,6 +197,18 @@ def read_across(sender, receiver):
             sender.call("Free", ticket)
 
 
+def call_across(caller, callee):
+    """A call may fail, as every request; then its callee sees that and gives up."""
+    pending = caller.begin_call("m", b"x", route="next", timeout=2)
+    with contextlib.suppress(Refused):
+        request = callee.receive(timeout=0.5)
+        with contextlib.suppress(Refused):
+            callee.reply(request.lease, b"y")
+        callee.release(request.lease)
+    with contextlib.suppress(Refused):
+        caller.release(caller.end_call(pending).lease)
+
+
 def exchange(front, back, tokens):
     """A message from one stage to the next, and all that waited there; `tokens` gets those of the sessions."""
     with front.client() as sender, back.client() as receiver:
@@ -194,6 +219,7 @@ def exchange(front, back, tokens):
         with contextlib.suppress(Refused):
             while True:
                 receiver.release(receiver.receive(timeout=0.001).lease)
+        call_across(sender, receiver)
         read_across(sender, receiver)
 
 

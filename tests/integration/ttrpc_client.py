@@ -165,6 +165,33 @@ class Client:
     def credit(self, request_id, credits=0, end=False):
         return self.call("Credit", pb.CreditRequest(request_id=request_id, credits=credits, end=end))
 
+    def begin_call(self, method, data=b"", route="self", timeout=10, request_id=0, credits=0, **options):
+        """Sends a call; end_call() or, with credits, next() gives what comes."""
+        loan = self.loan((len(data),), metadata_bytes=64 + len(options.get("metadata", b"")))
+        with open(loan.body_path, "r+b") as body:
+            body.seek(loan.slot_offset)
+            body.write(data)
+        request = pb.CallRequest(request_id=request_id, lease=loan.lease, route=route, method=method, credits=credits,
+                                 options=pb.Options(**options))
+        return self.begin("CallStream" if credits else "Call", request.SerializeToString(), timeout,
+                          flags=REMOTE_CLOSED if credits else 0)
+
+    def end_call(self, stream):
+        return self.end(stream, pb.CallResponse).message
+
+    def reply(self, request, data=None, timeout=1, options=None, **fields):
+        """Answers a received call with bytes, or with status and text."""
+        if data is not None:
+            loan = self.loan((len(data),), metadata_bytes=256)
+            with open(loan.body_path, "r+b") as body:
+                body.seek(loan.slot_offset)
+                body.write(data)
+            fields["reply"] = loan.lease
+        return self.call("Reply", pb.ReplyRequest(request=request, options=options, **fields), timeout=timeout)
+
+    def cancelled(self, request):
+        return self.call("Cancelled", pb.LeaseRequest(lease=request), pb.CancelledResponse).cancelled
+
     def release(self, lease):
         return self.call("Release", pb.LeaseRequest(lease=lease))
 

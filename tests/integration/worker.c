@@ -15,6 +15,7 @@
 static struct ringside *connection;
 static struct ringside_slot slots[HELD_MAX];
 static struct ringside_message messages[HELD_MAX];
+static struct ringside_call call;
 static unsigned slot_count, message_count;
 
 static void answer(int rc)
@@ -123,6 +124,81 @@ static void give_up(int (*verb)(struct ringside *, struct ringside_message *))
     answer(rc);
 }
 
+/* ROUTE METHOD VALUE TTL_MS CREDITS: 16 bytes of the value. One call at a time. */
+static void make_call(const char *argument)
+{
+    struct ringside_tensor tensor = {.dtype = RINGSIDE_UINT8, .rank = 1, .shape = {16}};
+    struct ringside_options options = {.timeout_ns = 5000 * MS};
+    struct ringside_slot slot;
+    char route[64] = "", method[64] = "";
+    long long ttl_ms = 0;
+    int value = 0;
+
+    (void)sscanf(argument, "%63s %63s %d %lld %u", route, method, &value, &ttl_ms,
+                 &options.credits);
+    options.ttl_ns = (uint64_t)(ttl_ms * MS);
+    int rc = ringside_loan(connection, &tensor, 1, 64, 5000 * MS, &slot);
+    if (rc == 0) {
+        memset(slot.tensors[0].data, value, 16);
+        rc = ringside_call(connection, &slot, route, method, &options, &call);
+        if (rc < 0)
+            (void)ringside_abandon(connection, &slot);
+    }
+    answer(rc);
+}
+
+static void wait_for_reply(const char *argument)
+{
+    struct ringside_message *message = &messages[message_count];
+    int rc = message_count == HELD_MAX
+                 ? -RINGSIDE_ELIMIT
+                 : ringside_call_wait(connection, &call, message, atoi(argument) * MS);
+
+    message_count += rc >= 0;
+    answer_value(rc, message);
+}
+
+static struct ringside_message *newest(void)
+{
+    return message_count > 0 ? &messages[message_count - 1] : NULL;
+}
+
+static void answer_method(void)
+{
+    const struct ringside_message *message = newest();
+
+    if (message == NULL || message->method == NULL)
+        answer(-RINGSIDE_ESTATE);
+    else
+        printf("ok %.*s\n", (int)message->method_bytes, message->method);
+}
+
+/* VALUE LAST, to the call that was received last. */
+static void reply(const char *argument)
+{
+    struct ringside_tensor tensor = {.dtype = RINGSIDE_UINT8, .rank = 1, .shape = {16}};
+    struct ringside_options options = {.timeout_ns = 5000 * MS};
+    struct ringside_slot slot;
+    int value = 0, last = 1;
+
+    (void)sscanf(argument, "%d %d", &value, &last);
+    int rc = ringside_loan(connection, &tensor, 1, 0, 5000 * MS, &slot);
+    if (rc == 0) {
+        memset(slot.tensors[0].data, value, 16);
+        rc = ringside_reply(connection, newest(), &slot, &options, last);
+    }
+    answer(rc);
+}
+
+static void reply_error(const char *argument)
+{
+    int after = 0;
+    unsigned status = 0;
+
+    (void)sscanf(argument, "%u %n", &status, &after);
+    answer(ringside_reply_error(connection, newest(), status, argument + after));
+}
+
 static void obey(const char *verb, const char *argument)
 {
     if (strcmp(verb, "loan") == 0) {
@@ -160,6 +236,20 @@ static void obey(const char *verb, const char *argument)
                 pause();
         }
         answer(child);
+    } else if (strcmp(verb, "call") == 0) {
+        make_call(argument);
+    } else if (strcmp(verb, "wait") == 0) {
+        wait_for_reply(argument);
+    } else if (strcmp(verb, "cancel") == 0) {
+        answer(ringside_call_cancel(connection, &call));
+    } else if (strcmp(verb, "method") == 0) {
+        answer_method();
+    } else if (strcmp(verb, "reply") == 0) {
+        reply(argument);
+    } else if (strcmp(verb, "error") == 0) {
+        reply_error(argument);
+    } else if (strcmp(verb, "cancelled") == 0) {
+        answer(ringside_cancelled(connection, newest()));
     } else if (strcmp(verb, "pid") == 0) {
         answer(getpid());
     } else {

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from daemon import Daemon
+from ttrpc_client import Refused
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ["RINGSIDE_BUILD"])
@@ -116,6 +117,52 @@ def test_exchange_with_another_language(stages, worker, language):
 def test_error_is_told(stages, worker, language):
     code, out, err = worker(language, stages[0].socket, "send", "nowhere")
     assert code != 0 and "nowhere" in err and "sent" not in out, out + err
+
+
+CALLERS = ["python-socket", "go", "rust", "java"]
+
+
+@pytest.mark.parametrize("language", CALLERS)
+def test_call_of_another_language(stages, worker, language):
+    front, back = stages
+    other = CALLERS[(CALLERS.index(language) + 1) % len(CALLERS)]
+    for caller, callee in ((language, "python-socket"), (language, language), (language, other)):
+        try:
+            server = worker(callee, back.socket, "serve", background=True)
+        except pytest.skip.Exception:
+            continue  # the caller was tried already
+        assert done(worker(caller, front.socket, "call", "next")) == \
+            "received float32 [80, 3000] sum 28799880000 {\"from\":\"%s\"}\n" % callee
+        out, err = server.communicate(timeout=60)
+        assert server.returncode == 0, out + err
+
+
+@pytest.mark.parametrize("language", CALLERS)
+def test_unknown_method_is_told(stages, worker, language):
+    front, back = stages
+    server = worker(language, back.socket, "serve", background=True)
+    with front.client() as client:
+        client.attach()
+        with pytest.raises(Refused) as error:
+            client.end_call(client.begin_call("Twist", b"x", route="next"))
+        out, err = server.communicate(timeout=60)  # while its caller is there
+    assert error.value.code == 12
+    assert "Twist" in error.value.message and "there is: Scale" in error.value.message
+    assert server.returncode == 0, out + err
+
+
+def test_shell_script(stages, tree):
+    front, back = stages
+    if missing_numpy():
+        pytest.skip("examples/shell needs Debian's python3-numpy, to make a file to send")
+    ended = subprocess.run(["./pass-on.sh", front.socket, back.socket], cwd=tree / "shell", text=True, capture_output=True,
+                           env={**ENVIRONMENT, "PATH": f"{BUILD / 'client' / 'cli'}:{ENVIRONMENT['PATH']}"}, timeout=120)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.splitlines()[-1] == "the same came out at both ends", ended.stdout
+
+
+def missing_numpy():
+    return not pathlib.Path("/usr/lib/python3/dist-packages/numpy").exists()
 
 
 def test_stream_of_messages(stages, worker):

@@ -63,11 +63,14 @@ static int setup(void **state)
     rs_store_relaxed(&entry->state, rs_client_state(1, RS_NO_READER, 0, RS_CLIENT_ALIVE));
     struct rs_loan loan = put_request(&fixture->ring);
     fixture->pending = (struct rs_pending){.own = fixture->caller,
+                                           .client = CALLER,
+                                           .holder = CALLER,
                                            .slot = loan.slot,
                                            .generation = loan.generation,
                                            .ring = fixture->caller,
                                            .cell = 3};
     fixture->reply = (struct rs_reply){.ring = &fixture->ring.ring,
+                                       .owner = CALLEE,
                                        .holder = CALLER,
                                        .box = &fixture->caller->boxes[CALLER],
                                        .cell = 3,
@@ -291,7 +294,7 @@ static void taken_back_by_a_callee_that_dies(void **state)
     assert_int_equal(look(fixture, &lease), RS_BOX_TAKEN_BACK);
     fixture_sweep(&fixture->ring, CALLEE, RS_NO_READER);
     assert_int_equal(look(fixture, &lease), RS_BOX_GONE);
-    assert_int_equal(rs_box_look(fixture->reply.box, 3, fixture->caller, &ticket, &lease),
+    assert_int_equal(rs_box_look(fixture->reply.box, 3, fixture->caller, CALLER, &ticket, &lease),
                      RS_BOX_TAKEN_BACK);
     assert_true(rs_box_take(fixture->reply.box, 3, ticket));
     assert_int_equal(rs_ring_release(&lease), 0);
@@ -372,7 +375,7 @@ static void nonsense_in_a_cell_is_a_stray(void **state)
     }
     rs_store_relaxed(&fixture->reply.box->cell[3], 0);
     assert_int_equal(rs_reply_publish(&fixture->reply), 0);
-    fixture->caller->client = CALLER + 1; /* the box of another */
+    fixture->pending.client = fixture->pending.holder = CALLER + 1; /* the box of another */
     rs_store_relaxed(&fixture->caller->boxes[CALLER + 1].cell[3],
                      rs_load_relaxed(&fixture->reply.box->cell[3]));
     assert_int_equal(look(fixture, &lease), RS_BOX_STRAY);

@@ -26,8 +26,12 @@ static struct rs_lease request(void)
 
 static struct rs_pending pending(void)
 {
-    return (struct rs_pending){
-        .own = &me()->ring, .slot = REQUEST, .generation = GENERATION, .ring = &me()->ring};
+    return (struct rs_pending){.own = &me()->ring,
+                               .client = me()->ring.client,
+                               .holder = me()->ring.client,
+                               .slot = REQUEST,
+                               .generation = GENERATION,
+                               .ring = &me()->ring};
 }
 
 /* ---- where it begins ---- */
@@ -78,6 +82,7 @@ static struct rs_reply reply_to(uint16_t caller)
     rs_store_relaxed(&slot_at(REPLY)->header[0], GENERATION);
     return (struct rs_reply){
         .ring = &me()->ring,
+        .owner = me()->ring.client,
         .loan = {.slot = REPLY, .generation = GENERATION},
         .holder = caller,
         .box = box_of(caller),
@@ -175,7 +180,8 @@ static void cancel(void)
     uint64_t ticket;
 
     weak_require(!rs_request_cancel(ring, REQUEST, GENERATION), "a held request is cancelled");
-    enum rs_box_content content = rs_box_look(&ring->boxes[ring->client], 0, ring, &ticket, &lease);
+    enum rs_box_content content =
+        rs_box_look(&ring->boxes[ring->client], 0, ring, ring->client, &ticket, &lease);
     take_reply(content, ticket, &lease);
 }
 
@@ -201,7 +207,7 @@ static void answered(void)
 
     all_awake();
     if (noted(RECEIVED) == 0 && rs_box_look(box_of(CLIENT(CALLER)), 0, &processes[CALLER].ring,
-                                            &ticket, &lease) == RS_BOX_REPLY)
+                                            CLIENT(CALLER), &ticket, &lease) == RS_BOX_REPLY)
         rs_ring_release(&lease);
     all_free();
 }
