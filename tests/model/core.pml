@@ -15,9 +15,11 @@
  *
  * Wrong on purpose (each must be found): NORECHK no second look after a clear; NODEST the word's destination is not compared;
  * NOSTATE take without a look at the state; DESC the free check scans downwards; TAILFAR, HEADFAR the catch-up goes a lap
- * too far; NOLAP a producer fills any empty cell; UNSIGNED laps are compared as plain numbers; PASSES 1: who is behind gives up; CLEARUNJUDGED cells of unmapped rings are cleared; CLEARALL overflow is cleared although a
- * ring could not be walked; EXCHANGE overflow is cleared before the walk; NOCELLS rebuilding the hints leaves cells
- * that no head will reach; OLDLOOK only the cells at head and tail are looked at. */
+ * too far; NOLAP a producer fills any empty cell; UNSIGNED laps are compared as plain numbers; PASSES 1: who is behind gives up;
+ * CLEARUNJUDGED cells of unmapped rings are cleared; CLEARALL overflow is cleared although a ring could not be walked;
+ * EMPTYONLY no walk when the cells ended with those of unmapped rings; EXCHANGE overflow is cleared before the walk; FORGETSET
+ * who finds overflow set already does not set it again; NOCELLS rebuilding the hints leaves cells that no head will reach;
+ * OLDLOOK only the cells at head and tail are looked at. */
 #ifndef NS
 #define NS 2
 #endif

@@ -7,9 +7,8 @@
  * consumers (WHO 1), of producers (WHO 2), of both, of consumers in the walk (WHO 4). Then the sidecar sweeps, audits and wakes; BELL: it also answers the bell.
  * SERIAL: one producer after the other. TICK: a sleeper looks again after a second. EXPIRE n words end, their cells stay.
  * LATER: at last the rings of consumers that had to do without are handed over.
- * Wrong on purpose, besides core.pml's: LASTRING of several unmapped rings the last one is asked for, and no other; EMPTYONLY no
- * walk when the cells ended with those of unmapped rings; FORGETSET who finds overflow set already does not set it again;
- * NOSWEEPWAKE the sweep wakes nobody; WAKEONE the waker clears the bit and wakes one. */
+ * Wrong on purpose, besides core.pml's: LASTRING of several unmapped rings the last one is asked for, and no other; NOSWEEPWAKE
+ * the sweep wakes nobody; NOAUDIT it does not audit; WAKEONE the waker clears the bit and wakes one. */
 #ifndef N0
 #define N0 2
 #endif
