@@ -14,7 +14,7 @@ from machine import sidecar  # noqa: F401 (a fixture)
 from ttrpc_client import Refused
 
 GIVE_UP = 800  # allocations of one script: none needs that many
-STRIDE = int(os.environ.get("RINGSIDE_OOM_STRIDE", "4"))  # of the slow scripts: every 4th allocation; 1 takes a minute
+STRIDE = int(os.environ.get("RINGSIDE_OOM_STRIDE", "4"))  # of the slow scripts: every 4th allocation; 1 takes minutes
 
 
 class Shortage:
@@ -156,7 +156,7 @@ def test_every_request_without_memory(sidecar, shortage, goes_on):  # noqa: F811
         check_nothing_is_lost(daemon, tokens, idle)
         return failed
 
-    count = sweep(shortage, goes_on, act)
+    count = sweep(shortage, goes_on, act, max(1, STRIDE // 4))
     print(f"{count} allocations")
     assert count > 40
     assert daemon.stop() == 0, daemon.log()
