@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names and phases in the client table, and the start time that tells a process from a later one of
+/* Names, phases and counters in the client table, and the start time that tells a process from a later one of
  * its pid. */
 #include "proxy/client_entry.h"
 
@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "proto/decode.h"
+#include "proto/failpoint.h"
 
 /* Whole UTF-8 characters that a terminal may see. */
 void client_name_clean(char name[RS_NAME_BYTES])
@@ -57,6 +58,32 @@ void client_flag_set(struct rs_client *entry, unsigned flag)
     rs_store_release(&entry->state,
                      rs_client_state(rs_client_session(state), rs_client_reader(state),
                                      rs_client_flags(state) | flag, rs_client_phase(state)));
+}
+
+void client_counters_finish(struct rs_client *from, struct rs_client *to)
+{
+    uint64_t index = rs_load_relaxed(&from->inheriting) - 1;
+
+    if (index < RS_COUNTERS) {
+        rs_store_release(&to->counter[index], rs_load_relaxed(&from->inherited));
+        RS_FAILPOINT(count_added);
+        rs_store_release(&from->counter[index], 0);
+        RS_FAILPOINT(count_zeroed);
+    }
+    rs_store_release(&from->inheriting, 0);
+}
+
+void client_counters_inherit(struct rs_client *from, struct rs_client *to)
+{
+    for (unsigned i = 0; i < RS_COUNTERS; i++) {
+        uint64_t value = rs_load_relaxed(&from->counter[i]);
+        if (value == 0)
+            continue;
+        rs_store_release(&from->inherited, rs_load_relaxed(&to->counter[i]) + value);
+        rs_store_release(&from->inheriting, i + 1);
+        RS_FAILPOINT(count_noted);
+        client_counters_finish(from, to);
+    }
 }
 
 /* Field 22 of /proc/<pid>/stat, 0 when it cannot be read. The name before it may hold anything. */

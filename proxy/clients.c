@@ -263,39 +263,6 @@ void clients_died(struct proxy *proxy, uint16_t number)
     mend_sweep(proxy, number);
 }
 
-/* The rest of the way of a count: whoever dies in it leaves the same to the next sidecar. */
-static void finish_inheriting(struct proxy *proxy, struct rs_client *entry)
-{
-    uint64_t index = rs_load_relaxed(&entry->inheriting) - 1;
-
-    if (index < RS_COUNTERS) {
-        rs_store_release(&proxy->ring.clients[0].counter[index],
-                         rs_load_relaxed(&entry->inherited));
-        RS_FAILPOINT(count_added);
-        rs_store_release(&entry->counter[index], 0);
-        RS_FAILPOINT(count_zeroed);
-    }
-    rs_store_release(&entry->inheriting, 0);
-}
-
-/* Moves counters to the sidecar's, each once whoever dies meanwhile, so that totals never go back.
- * Only this process counts as client 0. */
-static void inherit_counters(struct proxy *proxy, uint16_t number)
-{
-    struct rs_client *entry = &proxy->ring.clients[number];
-
-    for (unsigned i = 0; i < RS_COUNTERS; i++) {
-        uint64_t value = rs_load_relaxed(&entry->counter[i]);
-        if (value == 0)
-            continue;
-        rs_store_release(&entry->inherited,
-                         rs_load_relaxed(&proxy->ring.clients[0].counter[i]) + value);
-        rs_store_release(&entry->inheriting, i + 1);
-        RS_FAILPOINT(count_noted);
-        finish_inheriting(proxy, entry);
-    }
-}
-
 /*
  * The shared reader's bit in a word may be that of a session of an earlier sidecar, and nothing
  * says which: it goes when none of them is left, and nobody reads through this sidecar.
@@ -325,7 +292,7 @@ void clients_swept(struct proxy *proxy, uint16_t number)
     if (number == 0 || client->phase != CLIENT_DYING)
         return;
     RS_FAILPOINT(client_swept);
-    inherit_counters(proxy, number);
+    client_counters_inherit(&proxy->ring.clients[number], &proxy->ring.clients[0]);
     RS_FAILPOINT(client_counted);
     if (client->reader != RS_NO_READER)
         clients->readers &= ~(UINT64_C(1) << client->reader);
@@ -358,7 +325,7 @@ static void adopt(struct proxy *proxy, uint16_t number)
         return;
     RS_FAILPOINT(client_adopted);
     if (rs_client_phase(state) == RS_CLIENT_DEAD)
-        finish_inheriting(proxy, entry); /* before this sidecar counts anything */
+        client_counters_finish(entry, &proxy->ring.clients[0]); /* before this sidecar counts anything */
     /* The kernel's word counts more than the entry's, which a stray write may have changed. */
     if (locked && rs_client_phase(state) != RS_CLIENT_ALIVE) {
         client_phase_set(entry, RS_CLIENT_ALIVE);

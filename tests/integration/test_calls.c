@@ -21,16 +21,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "client/c/ringside.h"
-
 #define STAGES 2
+#include "tests/integration/daemons.h"
+
 #define SLOTS  16
-#define MS     INT64_C(1000000)
-#define LONG   (20000 * MS) /* never reached when all is well */
 #define SOON   (5000 * MS)  /* in which a death is known */
 
-static char directory[64];
-static pid_t daemons[STAGES];
 static struct ringside *caller, *callee; /* in this process, of stages 0 and 1 */
 static struct ringside_slot slot;
 static struct ringside_message message, reply;
@@ -44,25 +40,12 @@ static struct ringside_call call;
                      ringside_explain(caller), ringside_explain(callee));      \
     } while (0)
 
-static int64_t now_ns(void)
-{
-    struct timespec time;
-
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec * 1000000000 + time.tv_nsec;
-}
-
 static void pause_ms(long ms)
 {
     nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
 }
 
 /* ---- sidecars ---- */
-
-static void path_of(char path[128], int stage, const char *suffix)
-{
-    snprintf(path, 128, "%s/s%d.%s", directory, stage, suffix);
-}
 
 static void write_config(int stage)
 {
@@ -81,48 +64,6 @@ static void write_config(int stage)
             "\"routes\":{\"next\":{\"to\":[\"unix:%s\"],\"when_full\":\"%s\"}}}\n",
             stage, socket, directory, directory, SLOTS, next, stage == 1 ? "error" : "block");
     fclose(file);
-}
-
-static void start_daemon(int stage)
-{
-    char config[128], log[128];
-
-    path_of(config, stage, "json");
-    path_of(log, stage, "log");
-    pid_t pid = fork();
-    if (pid == 0) {
-        int fd = open(log, O_CREAT | O_APPEND | O_WRONLY, 0600);
-
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        dup2(fd, 2);
-        execl(getenv("RINGSIDE_PROXY"), "ringside-proxy", config, (char *)NULL);
-        _exit(127);
-    }
-    assert_true(pid > 0);
-    daemons[stage] = pid;
-}
-
-static void end_daemon(int stage, int signal_number)
-{
-    int status;
-
-    if (daemons[stage] <= 0)
-        return;
-    kill(daemons[stage], signal_number);
-    assert_int_equal(waitpid(daemons[stage], &status, 0), daemons[stage]);
-    daemons[stage] = 0;
-}
-
-static struct ringside *join(int stage)
-{
-    char path[128];
-    struct ringside *worker;
-    struct ringside_connect_options options = {.socket = path, .timeout_ns = LONG};
-
-    path_of(path, stage, "sock");
-    if (ringside_connect(&worker, &options) < 0)
-        fail_msg("stage %d: %s", stage, ringside_explain(NULL));
-    return worker;
 }
 
 static int start(void **state)

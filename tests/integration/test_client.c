@@ -21,25 +21,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "client/c/ringside.h"
-
 #define STAGES 3
-#define MS     INT64_C(1000000)
-#define LONG   (20000 * MS) /* never reached when all is well */
+#include "tests/integration/daemons.h"
 
-static char directory[64];
-static pid_t daemons[STAGES];
+
 static struct ringside *workers[STAGES];
 static struct ringside_slot slot;
 static struct ringside_message message;
-
-static int64_t now_ns(void)
-{
-    struct timespec time;
-
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec * 1000000000 + time.tv_nsec;
-}
 
 #define OK(call)                                                                                   \
     do {                                                                                           \
@@ -58,11 +46,6 @@ static const char *explain_any(void)
 }
 
 /* ---- daemons ---- */
-
-static void path_of(char path[128], int stage, const char *suffix)
-{
-    snprintf(path, 128, "%s/s%d.%s", directory, stage, suffix);
-}
 
 static void write_config(int stage)
 {
@@ -85,47 +68,6 @@ static void write_config(int stage)
                 sockets[stage + 1]);
     fprintf(file, "}\n");
     fclose(file);
-}
-
-static void start_daemon(int stage)
-{
-    char config[128], log[128];
-
-    path_of(config, stage, "json");
-    path_of(log, stage, "log");
-    pid_t pid = fork();
-    if (pid == 0) {
-        int fd = open(log, O_CREAT | O_APPEND | O_WRONLY, 0600);
-
-        dup2(fd, 2);
-        execl(getenv("RINGSIDE_PROXY"), "ringside-proxy", config, (char *)NULL);
-        _exit(127);
-    }
-    assert_true(pid > 0);
-    daemons[stage] = pid;
-}
-
-static void kill_daemon(int stage, int signal_number)
-{
-    int status;
-
-    if (daemons[stage] <= 0)
-        return;
-    kill(daemons[stage], signal_number);
-    assert_int_equal(waitpid(daemons[stage], &status, 0), daemons[stage]);
-    daemons[stage] = 0;
-}
-
-static struct ringside *join(int stage)
-{
-    char path[128];
-    struct ringside *worker;
-    struct ringside_connect_options options = {.socket = path, .timeout_ns = LONG};
-
-    path_of(path, stage, "sock");
-    if (ringside_connect(&worker, &options) < 0)
-        fail_msg("stage %d: %s", stage, ringside_explain(NULL));
-    return worker;
 }
 
 static void print_logs(void)
@@ -167,7 +109,7 @@ static int stop(void **state)
         workers[i] = NULL;
     }
     for (int i = 0; i < STAGES; i++)
-        kill_daemon(i, SIGTERM);
+        end_daemon(i, SIGTERM);
     if (getenv("RINGSIDE_TEST_LOGS") != NULL)
         print_logs();
     snprintf(command, sizeof command, "rm -rf %s", directory);
@@ -404,7 +346,7 @@ static void client_outlives_its_sidecar(void **state)
     loan(other, 1);
     static struct ringside_slot kept;
     kept = slot;
-    kill_daemon(1, SIGKILL);
+    end_daemon(1, SIGKILL);
     send_value(workers[0], 2); /* neighbours go on without it */
     static struct ringside_message second;
     OK(ringside_receive(workers[1], &second, LONG));
