@@ -83,23 +83,32 @@ static void drop_served(struct session *session, const struct rs_lease *held)
 
 /* ---- the request ---- */
 
+/* The kind is looked at in the copy, once: whoever has the ring mapped may change what is there, and
+ * only the header of a request was checked for its cells. */
+static int load_request(struct request *request)
+{
+    const struct rs_lease *held = &request->held;
+    int rc = rs_message_load(&request->header, &held->ring->slots[held->slot],
+                             control_body(held->ring, held->slot),
+                             rs_ring_slot_bytes(held->ring, held->slot));
+
+    if (rc < 0)
+        return rc;
+    bool is_request = request->header.call_id != 0 &&
+                      rs_call_kind(request->header.call) == RS_CALL_REQUEST;
+    return is_request ? 0 : -RINGSIDE_E_STATE;
+}
+
 /* 0, or a negative error. */
 static int find_request(struct session *session, const Ringside__V1__Lease *wire,
                         struct request *request)
 {
-    struct rs_lease *held = &request->held;
     struct session_lease lease;
 
     int rc = session_lease_of(session, wire, &lease);
     if (rc == 0)
-        rc = session_delivery(session, &lease, held);
-    if (rc < 0)
-        return rc;
-    if (!rs_message_is_request(&held->ring->slots[held->slot]))
-        return -RINGSIDE_E_STATE;
-    return rs_message_load(&request->header, &held->ring->slots[held->slot],
-                           control_body(held->ring, held->slot),
-                           rs_ring_slot_bytes(held->ring, held->slot));
+        rc = session_delivery(session, &lease, &request->held);
+    return rc < 0 ? rc : load_request(request);
 }
 
 static int fail(struct wait *wait, int error, const char *text)
@@ -283,6 +292,8 @@ static int fill_slot(struct wait *wait, const struct request *request, uint32_t 
         wait->copy.begun = true;
     }
     *loan = wait->copy.loan;
+    /* Another Reply of this call may have come first meanwhile, and the number is its by now. */
+    rs_store_relaxed(&session->proxy->ring.slots[loan->slot].header[RS_HEADER_CALL], words.call);
     return 1;
 }
 
@@ -350,11 +361,8 @@ void control_answer_for(struct session *session, const struct rs_lease *held)
     static const char text[] = "the callee released the call without a last reply";
     struct rs_loan loan;
 
-    if ((served != NULL && served->answered) ||
-        rs_message_load(&request.header, &held->ring->slots[held->slot],
-                        control_body(held->ring, held->slot),
-                        rs_ring_slot_bytes(held->ring, held->slot)) < 0 ||
-        request.header.call_id == 0 || is_cancelled(session, &request))
+    if ((served != NULL && served->answered) || load_request(&request) < 0 ||
+        is_cancelled(session, &request))
         return;
     struct call_words words = words_of(&request, RS_STATUS_INTERNAL, true, number);
     if (loan_text(session, &words, text, &loan) == 0 &&
