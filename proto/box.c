@@ -6,6 +6,8 @@
 #include "proto/failpoint.h"
 #include "proto/wait.h"
 
+#define POST_TRIES 8 /* an honest caller empties its cell once while a reply is posted */
+
 static uint64_t held_by(uint32_t generation, uint16_t holder)
 {
     return rs_delivery(generation, holder, RS_REPLY_DESTINATION, 0, RS_HELD);
@@ -25,6 +27,30 @@ static unsigned id_taken_back(unsigned id)
 
 /* ---- the callee ---- */
 
+/* Of a later call the cell may be by now, whose callee found it in use. */
+static void take_out(const struct rs_reply *reply, uint64_t ticket)
+{
+    (void)rs_cas_seq_cst(&reply->box->cell[reply->cell], &ticket, 0);
+    rs_wait_wake(&reply->box->room, -1);
+}
+
+/* Swapped without a look first: the caller polls the line, and would have to give it twice. A swap
+ * that failed orders nothing, so the look of one who sleeps for room comes after it. */
+static bool post(const struct rs_reply *reply, uint64_t ticket)
+{
+    rs_word *cell = &reply->box->cell[reply->cell];
+
+    for (unsigned tries = 0; tries < POST_TRIES; tries++) {
+        uint64_t empty = 0;
+
+        if (rs_cas_seq_cst(cell, &empty, ticket))
+            return true;
+        if (rs_load_seq_cst(cell) != 0)
+            return false;
+    }
+    return false;
+}
+
 static void prepare(const struct rs_reply *reply)
 {
     struct rs_slot *slot = &reply->ring->slots[reply->loan.slot];
@@ -39,21 +65,16 @@ static void prepare(const struct rs_reply *reply)
 int rs_reply_publish(const struct rs_reply *reply)
 {
     struct rs_ring *ring = reply->ring;
-    rs_word *cell = &reply->box->cell[reply->cell];
-    uint64_t empty = 0, ticket = ticket_of(ring, &reply->loan);
+    uint64_t ticket = ticket_of(ring, &reply->loan);
 
     prepare(reply);
     /* Before the seal: a sealed reply always has its cell, whenever its callee dies. */
     RS_FAILPOINT(post_before);
-    /* Swapped without a look first: the caller polls the line, and would have to give it twice. A
-     * swap that failed orders nothing, so the look of one who sleeps for room comes after it. */
-    for (; !rs_cas_seq_cst(cell, &empty, ticket); empty = 0) {
-        if (rs_load_seq_cst(cell) != 0)
-            return -RINGSIDE_E_FULL;
-    }
+    if (!post(reply, ticket))
+        return -RINGSIDE_E_FULL;
     RS_FAILPOINT(post_after);
     if (rs_ring_seal_reply(ring, reply->owner, &reply->loan) < 0) {
-        (void)rs_cas_seq_cst(cell, &ticket, 0);
+        take_out(reply, ticket);
         return -RINGSIDE_E_STATE;
     }
     rs_wait_wake(&reply->box->posted, reply->event_fd);
@@ -84,7 +105,7 @@ bool rs_reply_take_back(const struct rs_reply *reply, bool caller_is_gone)
         rs_ring_free_check(reply->ring, lease.slot);
     /* Not before: who dies here leaves the caller what to end. */
     if (won)
-        (void)rs_cas_seq_cst(cell, &back, 0);
+        take_out(reply, back);
     return true;
 }
 

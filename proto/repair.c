@@ -395,9 +395,10 @@ bool rs_repair_hints(struct rs_repair *repair)
 void rs_repair_wake(struct rs_repair *repair)
 {
     rs_wait_wake_all(&repair->ring->shared->slot_free, repair->ring->space_fd);
-    /* Callers whose request the dead one held, and callees that wait for room in its box. */
+    /* Callers whose request the dead one held, and callees that wait for room in its own box: its
+     * number is not given up yet. */
     for (uint32_t i = 0; i < repair->ring->layout.client_count; i++) {
-        if (rs_client_phase(rs_load_relaxed(&repair->ring->clients[i].state)) == RS_CLIENT_ALIVE)
+        if (rs_client_phase(rs_load_relaxed(&repair->ring->clients[i].state)) != RS_CLIENT_UNUSED)
             rs_box_wake(&repair->ring->boxes[i]);
     }
     if (repair->own != NULL)

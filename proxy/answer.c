@@ -83,8 +83,8 @@ static void drop_served(struct session *session, const struct rs_lease *held)
 
 /* ---- the request ---- */
 
-/* The kind is looked at in the copy, once: whoever has the ring mapped may change what is there, and
- * only the header of a request was checked for its cells. */
+/* The kind is looked at in the copy, once: whoever has the ring mapped may change what is there,
+ * and only the header of a request was checked for its cells. */
 static int load_request(struct request *request)
 {
     const struct rs_lease *held = &request->held;
@@ -94,8 +94,8 @@ static int load_request(struct request *request)
 
     if (rc < 0)
         return rc;
-    bool is_request = request->header.call_id != 0 &&
-                      rs_call_kind(request->header.call) == RS_CALL_REQUEST;
+    bool is_request =
+        request->header.call_id != 0 && rs_call_kind(request->header.call) == RS_CALL_REQUEST;
     return is_request ? 0 : -RINGSIDE_E_STATE;
 }
 

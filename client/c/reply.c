@@ -63,6 +63,9 @@ int ringside_cancelled(struct ringside *connection, const struct ringside_messag
 {
     struct request request;
 
+    /* Its words are not mapped there. */
+    if (UNLIKELY(rs_load_relaxed(&connection->down) == RINGSIDE_E_FORKED))
+        return fail_down(connection);
     if (!is_held_call(connection, message))
         return fail_request(connection);
     request_of(message, &request);
@@ -111,13 +114,15 @@ SELDOM static int wait_for_room(struct ringside *connection, const struct ringsi
             return fail_room(connection, request,
                              timeout_ns == 0 ? -RINGSIDE_E_FULL : -RINGSIDE_E_TIMEOUT);
         link_tend(connection, left_ns < 0 || left_ns > CALL_TIMEOUT_NS);
+        if (is_down(connection))
+            return fail_down(connection);
         rs_wait_sleep(room, armed, left_ns);
         rc = rs_reply_publish(reply);
     }
     return rc;
 }
 
-/* The loan is spent unless this returns -RINGSIDE_E_FULL or -RINGSIDE_E_TIMEOUT. */
+/* The loan is spent when this returns 0, -RINGSIDE_E_STATE or -RINGSIDE_E_CANCELLED. */
 static int send_reply(struct ringside *connection, struct ringside_message *message,
                       const struct rs_loan *loan, uint8_t *base, struct rs_message *header,
                       unsigned status, bool last, int64_t timeout_ns)
@@ -225,7 +230,7 @@ static int reply_error(struct ringside *connection, struct ringside_message *mes
         memcpy(base + header.metadata_offset, text, text_bytes);
     rc = send_reply(connection, message, &loan, base, &header, status, true,
                     timeout_ns == 0 ? 0 : time_left(deadline_ns));
-    if (rc == -RINGSIDE_E_FULL || rc == -RINGSIDE_E_TIMEOUT)
+    if (rc < 0 && rc != -RINGSIDE_E_STATE && rc != -RINGSIDE_E_CANCELLED)
         (void)rs_ring_abandon(own, own->client, &loan);
     return rc;
 }
