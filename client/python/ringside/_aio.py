@@ -29,6 +29,8 @@ class _Waiters:
     """The tasks of one event loop that wait for messages of one connection."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, connection: Connection) -> None:
+        for each in list(_waiters.values()):
+            each.forget_if_over()
         self.loop, self.connection = loop, connection
         self.futures: set[asyncio.Future[None]] = set()
         self.fd = connection.fileno()
@@ -60,7 +62,13 @@ class _Waiters:
         try:
             self.loop.call_soon_threadsafe(self.wake)
         except RuntimeError:  # the loop is closed as well
-            pass
+            self.forget_if_over()
+
+    def forget_if_over(self) -> None:
+        """Tasks of a loop that was closed over them are never resumed: they go, and what they wait for with them."""
+        if self.loop.is_closed() and _waiters.pop((self.loop, self.connection), None) is self:
+            self.end()
+            self.futures.clear()
 
     def end(self) -> None:
         if not self.loop.is_closed():
@@ -99,7 +107,7 @@ async def _readable(connection: Connection, deadline: float | None, before_look:
         if timer is not None:
             timer.cancel()
         waiters.futures.discard(future)
-        if not waiters.futures:
+        if not waiters.futures and _waiters.get(key) is waiters:
             del _waiters[key]
             waiters.end()
 

@@ -69,7 +69,11 @@ class AsyncReplies:
             raise StopAsyncIteration
         if self._call is None:
             self._deadline = _deadline(self._request[3])
-            self._call = await _begin(self._connection, *self._request)
+            call = await _begin(self._connection, *self._request)
+            if self._closed:  # by another task, meanwhile
+                call.cancel()
+                raise StopAsyncIteration
+            self._call = call
         await _ready(self._connection, self._call, self._deadline)
         self._current = self._call._next()  # does not block
         if self._current is None:

@@ -252,7 +252,7 @@ def tree(self: _core.Message, copy: bool = False) -> Any:
         return _Decoder(self, copy).decode(json.loads(self.meta))
     except RingsideError:
         raise
-    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         _refuse(error)
 
 
