@@ -479,8 +479,10 @@ bool rs_inbox_mend_hints(struct rs_inbox *inbox)
     uint64_t cell = rs_load_acquire(cell_at(inbox, tail));
     int64_t next = true_tail(inbox, head);
     bool beyond = next < 0 || (int64_t)(tail - head) > next;
-    /* What a push there takes for an error. */
-    bool wrong = laps_ahead(inbox, cell, tail) < ((cell & RS_CELL_FULL) != 0 ? -1 : 0);
+    /* What a push there takes for an error; or a tail that stands back by more than the laps of cells can tell, so that
+     * nobody would ever find the inbox full. */
+    bool wrong = laps_ahead(inbox, cell, tail) < ((cell & RS_CELL_FULL) != 0 ? -1 : 0) ||
+                 (int64_t)(tail - head) < -(int64_t)(((uint64_t)RS_LAP_MASK + 1) / 2 * inbox->cell_count);
 
     for (uint32_t i = 0; i < inbox->cell_count; i++) {
         cell = rs_load_acquire(&inbox->cells[i]);

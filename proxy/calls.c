@@ -217,6 +217,14 @@ static uint64_t ttl_of(const struct wait *wait, const struct route *route)
     return ttl_ns == 0 || left_ns < ttl_ns ? left_ns : ttl_ns;
 }
 
+/* Never 0, and unlike the one before also where it begins anew. */
+static uint32_t next_count(struct session_calls *calls)
+{
+    if (++calls->count == 0)
+        ++calls->count;
+    return calls->count;
+}
+
 /* 0, or a negative error: answered. */
 static int send_request(struct wait *wait, const struct route *route, const struct rs_loan *loan,
                         struct session_call *call)
@@ -227,7 +235,7 @@ static int send_request(struct wait *wait, const struct route *route, const stru
     struct call_words words = {
         .method = request->method,
         .id = rs_load_relaxed(&own->clients[session->number].nonce) << 32 |
-              (++session->calls->count != 0 ? session->calls->count : 1),
+              next_count(session->calls),
         .call = rs_call_request(call->first, call->credits, session->number, call->holder),
         .admission = call->answerer != NULL ? call->answerer->nonce
                                             : rs_load_relaxed(&own->clients[session->number].nonce),
