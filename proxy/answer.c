@@ -30,6 +30,7 @@ struct session_served {
     uint32_t slot, generation;
     uint32_t number; /* of the next reply */
     bool answered;   /* to the end */
+    bool torn;       /* an earlier sidecar may have sent some of its replies */
 };
 
 /* ---- what was answered ---- */
@@ -69,7 +70,8 @@ static struct session_served *add_served(struct session *session, const struct r
         served = &session->served[session->served_count++];
     if (served->generation != held->generation || served->ring != held->ring ||
         served->slot != held->slot)
-        *served = (struct session_served){held->ring, held->slot, held->generation, 0, false};
+        *served = (struct session_served){
+            .ring = held->ring, .slot = held->slot, .generation = held->generation};
     return served;
 }
 
@@ -240,6 +242,10 @@ static int check(struct wait *wait, const struct session_served *served)
 
     if (served != NULL && served->answered)
         return fail(wait, -RINGSIDE_E_STATE, "the call had its last reply; release it");
+    if (served != NULL && served->torn)
+        return fail(wait, -RINGSIDE_E_UNAVAILABLE,
+                    "the sidecar was restarted since the call came, and does not know how many "
+                    "replies there were: release it, so that its caller is told");
     if ((message->reply != NULL) == (message->status != 0))
         return fail(wait, -RINGSIDE_E_INVALID,
                     "Reply takes either a loan (reply) or a status other than 0");
@@ -346,6 +352,26 @@ void control_answer(struct session *session, struct conn_call *call)
 
 /* ---- without an answer ---- */
 
+/* The number of a reply decides on its cell, and a stream with a hole would not be noticed. A call
+ * with one cell goes on: if it had replies, the caller finds the number wrong. */
+int control_adopt_request(struct session *session, uint32_t slot)
+{
+    struct rs_ring *ring = &session->proxy->ring;
+    uint64_t word = rs_load_seq_cst(&ring->slots[slot].delivery[0]);
+    struct request request = {
+        .held = {
+            .ring = ring, .word = word, .slot = slot, .generation = rs_delivery_generation(word)}};
+
+    if (rs_delivery_phase(word) != RS_HELD || rs_delivery_holder(word) != session->number ||
+        load_request(&request) < 0 || rs_call_credits(request.header.call) == 1)
+        return 0;
+    struct session_served *served = add_served(session, &request.held);
+    if (served == NULL)
+        return -ENOMEM;
+    served->torn = true;
+    return 0;
+}
+
 uint64_t control_request_call(const struct rs_lease *held)
 {
     const struct rs_slot *slot = &held->ring->slots[held->slot];
@@ -361,7 +387,7 @@ void control_answer_for(struct session *session, const struct rs_lease *held)
     static const char text[] = "the callee released the call without a last reply";
     struct rs_loan loan;
 
-    if ((served != NULL && served->answered) || load_request(&request) < 0 ||
+    if ((served != NULL && (served->answered || served->torn)) || load_request(&request) < 0 ||
         is_cancelled(session, &request))
         return;
     struct call_words words = words_of(&request, RS_STATUS_INTERNAL, true, number);

@@ -141,6 +141,8 @@ const char *control_body_path(struct session *session, unsigned ring_number);
 uint64_t control_request_call(const struct rs_lease *held);
 /* Before a held request is released: an error, when there was no last reply. */
 void control_answer_for(struct session *session, const struct rs_lease *held);
+/* Of a slot of the own ring, when a session resumes that an earlier sidecar served. 0 or -ENOMEM. */
+int control_adopt_request(struct session *session, uint32_t slot);
 /* After a held request was ended: its caller looks. `call` from control_request_call, 0: nothing. */
 void control_wake_caller(struct session *session, const struct rs_lease *held, uint64_t call);
 

@@ -152,7 +152,7 @@ static void find_deliveries(struct held *held, struct rs_ring *ring, bool own, u
 }
 
 /* What the own ring says that the client holds. */
-static void find_held(struct session *session, struct held *held)
+static int find_held(struct session *session, struct held *held)
 {
     struct proxy *proxy = session->proxy;
     struct rs_ring *ring = &proxy->ring;
@@ -169,11 +169,14 @@ static void find_held(struct session *session, struct held *held)
         if (rs_state_phase(state) != RS_SEALED)
             continue;
         find_deliveries(held, ring, true, slot, state, session->number);
+        if (session->fresh && !session->locked && control_adopt_request(session, slot) < 0)
+            return -ENOMEM;
         if ((rs_state_flags(state) & RS_FLAG_TICKET) && (rs_load_seq_cst(&record->readers) & bit)) {
             add_held(held, ring, true, slot, generation, -1);
             session_read_adopt(session, slot, generation);
         }
     }
+    return 0;
 }
 
 /* And the rings of peers, as far as this sidecar has let the session into them. */
@@ -204,9 +207,8 @@ static int held_init(struct held *held, struct session *session)
 {
     *held = (struct held){.storage = calloc(HELD_MAX, sizeof *held->storage),
                           .leases = calloc(HELD_MAX, sizeof *held->leases)};
-    if (held->storage == NULL || held->leases == NULL)
+    if (held->storage == NULL || held->leases == NULL || find_held(session, held) < 0)
         return -ENOMEM;
-    find_held(session, held);
     find_held_of_peers(session, held);
     for (uint32_t i = 0; i < session->reading_count; i++) {
         const struct session_reading *reading = &session->readings[i];
@@ -291,6 +293,7 @@ static void answer(struct session *session, struct conn_call *call,
     else
         close(admission->control_fd);
     int rc = count < 0 ? count : admission->resumed ? held_init(&held, session) : 0;
+    session->fresh = session->fresh && rc < 0;
     if (rc < 0) {
         rs_fd_close(fds, count > 0 ? (size_t)count : 0);
         conn_reply_error(call, rc, "cannot pass the ring's descriptors");
@@ -327,6 +330,7 @@ static struct session *make_session(struct proxy *proxy, uint16_t number)
     if (session == NULL && (session = calloc(1, sizeof *session)) != NULL) {
         session->proxy = proxy;
         session->number = number;
+        session->fresh = true;
         control_sessions(proxy)->by_number[number] = session;
     }
     return session;

@@ -70,6 +70,19 @@ SELDOM static int fail_with_status(struct ringside *connection, struct ringside_
                 *told != '\0' ? told : "the callee gave no reason");
 }
 
+/* Of this call, with another number than the next: its callee's sidecar, which counted them, was
+ * restarted. */
+SELDOM static int fail_torn(struct ringside *connection, struct ringside_call *call,
+                            const struct rs_lease *lease)
+{
+    (void)rs_ring_release(lease);
+    call_cancel(connection, call);
+    return fail(connection, -RINGSIDE_E_UNAVAILABLE,
+                "the sidecar of stage \"%s\" was restarted in the middle of the replies, and some "
+                "are lost; its callee is told that nobody waits",
+                lease->ring->layout.stage);
+}
+
 /* The reply is the caller's since its seal. The cell is emptied when it is known whether another
  * follows. */
 static int accept_reply(struct ringside *connection, struct ringside_call *call, unsigned cell,
@@ -91,8 +104,11 @@ static int accept_reply(struct ringside *connection, struct ringside_call *call,
     if (UNLIKELY(header.call_id != call->id || rs_call_kind(header.call) != RS_CALL_REPLY ||
                  rs_call_number(header.call) !=
                      (call->private_[CALL_NUMBER] & RS_CALL_NUMBER_MASK))) {
-        if (rs_box_take(call_box(connection), cell, ticket))
-            (void)rs_ring_release(lease); /* of another call, whose callee came late */
+        if (!rs_box_take(call_box(connection), cell, ticket))
+            return NOTHING;
+        if (header.call_id == call->id && rs_call_kind(header.call) == RS_CALL_REPLY)
+            return fail_torn(connection, call, lease);
+        (void)rs_ring_release(lease); /* of another call, whose callee came late */
         return NOTHING;
     }
     bool last = (rs_call_flags(header.call) & RS_CALL_LAST) != 0;
@@ -133,9 +149,8 @@ IN_ONE_PIECE static int look(struct ringside *connection, struct ringside_call *
 {
     struct rs_lease lease;
     uint64_t ticket;
-    enum rs_box_content content =
-        rs_box_look(call_box(connection), pending->cell, pending->ring, pending->holder,
-                    &ticket, &lease);
+    enum rs_box_content content = rs_box_look(call_box(connection), pending->cell, pending->ring,
+                                              pending->holder, &ticket, &lease);
 
     if (content == RS_BOX_EMPTY)
         return NOTHING;

@@ -6,8 +6,11 @@ import time
 import pytest
 
 import control_pb2 as pb
-from test_socket_calls import call, stages  # noqa: F401
+from daemon import wait_for
+from test_control import refused
+from test_socket_calls import DEEP, call, stages, worker_of  # noqa: F401
 from ttrpc_client import Refused
+from worker import Failed
 
 SLOTS_OFFSET = 144  # in the superblock
 SLOT_BYTES, HEADER = 256, 80
@@ -97,3 +100,51 @@ def test_request_that_becomes_a_reply_under_the_sidecar(stages):  # noqa: F811
             writer.kill()
             writer.join()
         assert callee.status().stage == "back"
+
+
+@pytest.mark.parametrize("credits", [1, 4])
+def test_stream_whose_sidecar_restarts_in_the_middle(start, place, credits):
+    """Caller in memory and callee on the socket, of one stage: the next sidecar does not know how many replies there were.
+    The caller is told, and gets no stream with a hole."""
+    stage = start("back", routes={"there": {"to": [f"unix:{place}/back.sock"], "when_full": "error"}}, **DEEP)
+    with worker_of(stage, "caller") as caller:
+        with stage.client() as callee:
+            token = callee.attach("callee").session_token
+            caller(f"call there m 1 30000 {credits}")
+            request = callee.receive()
+            callee.reply(request.lease, b"0" * 16, more=True)
+            assert caller("wait 5000")[0] == str(ord("0"))
+            stage.kill()
+            stage.start()
+        with stage.client() as callee:
+            assert callee.attach("callee", session_token=token).resumed
+            if credits == 1:
+                callee.reply(request.lease, b"1" * 16, more=True)
+            else:
+                with refused("UNAVAILABLE"):
+                    callee.reply(request.lease, b"1" * 16, more=True)
+                callee.release(request.lease)
+            with pytest.raises(Failed) as error:
+                caller("wait 10000")
+            assert error.value.name == "UNAVAILABLE"
+            if credits == 1:
+                assert callee.cancelled(request.lease)
+                callee.release(request.lease)
+            caller("release")
+            wait_for(lambda: not [slot for slot in callee.slots() if slot.state != "loaned"])
+
+
+def test_call_that_was_not_answered_is_answered_by_the_next_sidecar(start, place):
+    stage = start("back", routes={"there": {"to": [f"unix:{place}/back.sock"], "when_full": "error"}}, **DEEP)
+    with worker_of(stage, "caller") as caller:
+        with stage.client() as callee:
+            token = callee.attach("callee").session_token
+            caller("call there m 1 30000 1")
+            request = callee.receive()
+            stage.kill()
+            stage.start()
+        with stage.client() as callee:
+            assert callee.attach("callee", session_token=token).resumed
+            callee.reply(request.lease, b"1" * 16)
+            assert caller("wait 10000")[0] == str(ord("1"))
+            callee.release(request.lease)
