@@ -8,6 +8,7 @@ up to each 5 ms. A task that is cancelled while it waits has taken nothing.
 from __future__ import annotations
 
 import time
+import weakref
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 from ._errors import InvalidState, RingFull, Timeout
@@ -29,8 +30,11 @@ class _Waiters:
     """The tasks of one event loop that wait for messages of one connection."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, connection: Connection) -> None:
-        for each in list(_waiters.values()):
-            each.forget_if_over()
+        global _latest
+        if _latest() is not loop:
+            _latest = weakref.ref(loop)
+            for each in list(_waiters.values()):
+                each.forget_if_over()
         self.loop, self.connection = loop, connection
         self.futures: set[asyncio.Future[None]] = set()
         self.fd = connection.fileno()
@@ -78,6 +82,7 @@ class _Waiters:
 
 _waiters: dict[tuple[asyncio.AbstractEventLoop, Connection], _Waiters] = {}
 _last_clear = object()
+_latest: Callable[[], asyncio.AbstractEventLoop | None] = lambda: None  # the loop that waited last
 
 
 def _before_look() -> object:
