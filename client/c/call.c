@@ -100,6 +100,19 @@ void calls_reap(struct ringside *connection)
     }
 }
 
+/* Of a cell that is not the first of its call it may be that of an earlier one: then it says yes
+ * for longer than it must. */
+bool calls_await(struct ringside *connection, const struct peer *peer)
+{
+    uint64_t bits = ~rs_load_seq_cst(&connection->calls.free_cells);
+
+    for (; bits != 0; bits &= bits - 1) {
+        if (rs_load_relaxed(&connection->calls.callees[__builtin_ctzll(bits)]) == peer)
+            return true;
+    }
+    return false;
+}
+
 void call_close(struct ringside *connection, struct ringside_call *call)
 {
     if (UNLIKELY((call->private_[CALL_CELLS] & CALL_IS_POLLED) != 0))
@@ -206,6 +219,7 @@ static int send_request(struct ringside *connection, const struct rs_loan *loan,
 
     if (rc < 0)
         return rc;
+    rs_store_relaxed(&connection->calls.callees[first], peer);
     message->call_id = next_id(connection, first);
     message->call = rs_call_request(first, credits, connection->own.ring.client, peer->ring.client);
     message->admission = peer->nonce;

@@ -200,6 +200,14 @@ static int look_well(struct ringside *connection, struct ringside_call *call,
     return NOTHING;
 }
 
+/* Who only calls gives back what it has mapped of stages that came back with a new ring. */
+SELDOM static void tend(struct ringside *connection, bool patient)
+{
+    if (rs_load_relaxed(&connection->retired_bodies) != 0)
+        peers_refresh(connection);
+    link_tend(connection, patient);
+}
+
 /* For pollers, who have consumed the edge by ringside_fd_clear: armed, then looked again. */
 SELDOM static int look_and_arm_event(struct ringside *connection, struct ringside_call *call,
                                      const struct rs_pending *pending,
@@ -212,7 +220,7 @@ SELDOM static int look_and_arm_event(struct ringside *connection, struct ringsid
     rs_wait_arm(&call_box(connection)->posted, RS_WAIT_EVENT);
     int rc = look_well(connection, call, pending, reply);
 
-    link_tend(connection, false);
+    tend(connection, false);
     return rc;
 }
 
@@ -254,7 +262,7 @@ static int sleep_for_reply(struct ringside *connection, struct ringside_call *ca
         int64_t left_ns = time_left(deadline_ns);
         if (left_ns == 0)
             return fail_none(connection);
-        link_tend(connection, left_ns < 0 || left_ns > CALL_TIMEOUT_NS);
+        tend(connection, left_ns < 0 || left_ns > CALL_TIMEOUT_NS);
         if (is_down(connection)) {
             call_close(connection, call);
             return fail_down(connection);

@@ -119,6 +119,7 @@ struct calls {
     rs_word32 count;                        /* calls begun: the low half of the next id */
     rs_word32 polled;                       /* calls in flight whose replies somebody polls for */
     struct ended_call ended[RS_BOX_CELLS];  /* by first cell; of who has taken the bit off */
+    _Atomic(struct peer *) callees[RS_BOX_CELLS]; /* by first cell: whose ring replies will be in; of cells set aside */
 };
 
 struct ringside {
@@ -372,6 +373,8 @@ void push_delivery(struct ringside *connection, struct rs_inbox *inbox, unsigned
 
 /* Frees the cells of calls that ended early whose callees are done with them. */
 void calls_reap(struct ringside *connection);
+/* Whether a reply may still come that is in that ring. */
+SELDOM bool calls_await(struct ringside *connection, const struct peer *peer);
 
 /* ---- reply.c ---- */
 

@@ -303,14 +303,15 @@ static bool holds_anything(struct peer *peer)
     return false;
 }
 
-/* The body of a retired ring is given back when nothing of it is held. The address range stays, as zeroes. Dekker pair
+/* The body of a retired ring is given back when nothing of it is held, and no reply in it awaited. The address range stays, as zeroes. Dekker pair
  * with who takes a message of it yet, because it stood still between two instructions: the fate first, then the words. */
 static void drop_body(struct ringside *connection, struct peer *peer)
 {
     uint64_t bytes = peer->ring.layout.body_bytes;
 
     rs_exchange_seq_cst(&peer->body_fate, BODY_DOUBTFUL);
-    if (holds_anything(peer) ||
+    /* In this order: a call whose reply came in between is ended only after who took it has seen the fate. */
+    if (holds_anything(peer) || calls_await(connection, peer) ||
         mmap(peer->ring.body, bytes, PROT_READ,
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED) {
         rs_exchange_seq_cst(&peer->body_fate, BODY_MAPPED);
