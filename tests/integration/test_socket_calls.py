@@ -11,7 +11,7 @@ import pytest
 
 import control_pb2 as pb
 from daemon import wait_for
-from test_control import data_of, refused
+from messages import data_of, refused
 from ttrpc_client import DATA, HEADER, NO_DATA, REMOTE_CLOSED, REMOTE_OPEN, Refused
 from worker import Failed, Worker
 

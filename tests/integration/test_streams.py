@@ -10,7 +10,7 @@ import pytest
 
 import control_pb2 as pb
 from daemon import wait_for
-from test_control import put, refused
+from messages import put, refused
 from ttrpc_client import DATA, HEADER, NO_DATA, REMOTE_CLOSED, REMOTE_OPEN
 
 DEEP = {"inbox": {"cells": 256, "depth": 200}}

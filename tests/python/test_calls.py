@@ -6,7 +6,6 @@ import os
 import pickle
 import resource
 import sys
-import time
 
 import numpy as np
 import pytest
