@@ -15,7 +15,7 @@ import control_pb2 as pb
 from daemon import PROXY, Daemon, wait_for
 from machine import is_sanitized
 from peer_tools import Connection, Failed, Worker, control, peer, until
-from test_peers import FakeDownstream, clients, directory, layout_of, pair, stages  # noqa: F401
+from peer_stages import FakeDownstream, clients, directory, layout_of, pair, stages  # noqa: F401
 from ttrpc_client import Client, Refused
 
 KI, MI = 1 << 10, 1 << 20
