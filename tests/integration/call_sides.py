@@ -7,7 +7,9 @@ import signal
 import pytest
 
 from daemon import wait_for
-from worker import Worker
+from messages import refused
+from ttrpc_client import Refused
+from worker import Failed, Worker
 
 DEEP = {"inbox": {"cells": 256, "depth": 200}, "ring": {"classes": [{"slot_bytes": "64Ki", "slots": 64}]}}
 
@@ -83,6 +85,19 @@ def worker_of(daemon, name):
 
 def call(client, method="scale", data=b"\2" * 16, **options):
     return client.begin_call(method, data, route="there", **options)
+
+
+def call_in_time(client, take, timeout=0.1):
+    """A call that `take` takes before its time is over, what it gave, and that time: more for each until one is taken."""
+    while True:
+        pending = call(client, timeout=timeout)
+        try:
+            return pending, take(), timeout
+        except (Failed, Refused) as error:
+            assert error.name == "TIMEOUT" and timeout < 10
+            with refused("TIMEOUT"):
+                client.end_call(pending)
+            timeout *= 2
 
 
 def call_and_stay(socket, pipe):

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 import control_pb2 as pb
-from call_sides import call, callee, caller, stages, worker_of  # noqa: F401
+from call_sides import call, call_in_time, callee, caller, stages, worker_of  # noqa: F401
 from messages import data_of, refused
 from ttrpc_client import Refused
 from worker import Failed
@@ -34,8 +34,7 @@ def test_socket_calls_a_worker_in_memory(stages, caller):  # noqa: F811
         with pytest.raises(Refused) as error:
             caller.end_call(pending)
         assert error.value.code == 13
-        pending = call(caller, timeout=0.1)
-        callee.receive()
+        pending, _, _ = call_in_time(caller, lambda: callee.receive(100))
         with refused("TIMEOUT"):
             caller.end_call(pending)
         assert callee("cancelled") == ["1"]

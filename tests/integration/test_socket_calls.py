@@ -6,7 +6,7 @@ import time
 import pytest
 
 import control_pb2 as pb
-from call_sides import call, call_and_stay, callee, caller, process, stages, take_and_stay  # noqa: F401
+from call_sides import call, call_and_stay, call_in_time, callee, caller, process, stages, take_and_stay  # noqa: F401
 from daemon import wait_for
 from messages import data_of, refused
 from ttrpc_client import REMOTE_CLOSED, Refused
@@ -69,9 +69,8 @@ def test_release_and_nack_without_an_answer(stages, caller, callee):  # noqa: F8
 
 
 def test_timeout_travels_and_is_seen(stages, caller, callee):  # noqa: F811
-    pending = call(caller, timeout=0.2)
-    request = callee.receive()
-    assert 0 < request.ttl_ns <= 0.2e9
+    pending, request, timeout = call_in_time(caller, lambda: callee.receive(timeout=0.1))
+    assert 0 < request.ttl_ns <= timeout * 1e9
     with refused("TIMEOUT"):
         caller.end_call(pending)
     assert callee.cancelled(request.lease)
@@ -84,8 +83,8 @@ def test_timeout_travels_and_is_seen(stages, caller, callee):  # noqa: F811
     with refused("TIMEOUT"):
         callee.receive(timeout=0.01)
     stages.wait_empty()
-    pending = call(caller, timeout=5, ttl_ns=20_000_000)  # its own time to live is the shorter one
-    assert callee.receive().ttl_ns == 20_000_000
+    pending = call(caller, timeout=5, ttl_ns=2_000_000_000)  # its own time to live is the shorter one
+    assert callee.receive().ttl_ns == 2_000_000_000
     caller.close()
 
 

@@ -2,6 +2,7 @@
 """Calls that end before their reply: cancelled, over their time, their callee gone."""
 
 import asyncio
+import contextlib
 import signal
 import subprocess
 import sys
@@ -62,9 +63,13 @@ def test_the_timeout_travels(rs, callee):  # noqa: F811
         rs.call("work.M", timeout=0.05)
     with pytest.raises(ringside.Timeout):
         callee.receive(timeout=0.05)
-    call = rs._call("work.M", None, None, 0.1, None, 1)
-    call._start()
-    request = callee.receive(LONG)
+    timeout, request = 0.05, None
+    while request is None:  # more time for each, until the callee takes one in time
+        timeout *= 2
+        call = rs._call("work.M", None, None, timeout, None, 1)
+        call._start()
+        with contextlib.suppress(ringside.Timeout):
+            request = callee.receive(timeout=0)
     with pytest.raises(ringside.Timeout):
         call._next()
     assert request.cancelled and request.time_left == 0
@@ -139,7 +144,15 @@ def test_cancelled_from_another_thread(rs, callee):  # noqa: F811
 
     thread = threading.Thread(target=wait)
     thread.start()
-    time.sleep(0.1)
+
+    def is_waited_for():
+        try:
+            call._poll()
+        except ringside.InvalidState:
+            return True
+        return False
+
+    until(is_waited_for)
     with pytest.raises(ringside.InvalidState, match="another thread"):
         call._next()
     call.cancel()
