@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Call and Reply over the socket alone, with every end of a call."""
 import os
+import struct
 import time
 
 import pytest
@@ -237,8 +238,6 @@ def test_wrong_requests(start, place):
 
 
 def test_session_with_descriptors_calls_in_memory(start):
-    from test_agree import Memory  # noqa: F401
-    import struct
     daemon = start()
     with daemon.client() as client:
         with open(daemon.ring / "stage.control", "rb") as file:
