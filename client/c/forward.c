@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Forwarding a received message: in place where its ring knows the next inboxes, by a copy otherwise. */
 #include "client/c/private.h"
+#include "proto/copy.h"
 #include "proto/failpoint.h"
 
 #include <string.h>
@@ -124,7 +125,7 @@ static int copy_out(struct ringside *connection, const struct ringside_message *
     uint8_t *base = body_of(ring, loan.slot).base;
     for (unsigned i = 0; i < copy.tensor_count; i++) {
         if (copy.tensors[i].bytes > 0)
-            memcpy(base + copy.tensors[i].offset, message->tensors[i].data, copy.tensors[i].bytes);
+            rs_copy(base + copy.tensors[i].offset, message->tensors[i].data, copy.tensors[i].bytes);
     }
     if (metadata_bytes > 0)
         memcpy(base + copy.metadata_offset, metadata, metadata_bytes);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Producing: loan a slot, publish it on a route or for reading by ticket, or give it back. */
 #include "client/c/private.h"
+#include "proto/copy.h"
 #include "proto/failpoint.h"
 
 #include <string.h>
@@ -163,6 +164,11 @@ int slot_loan(struct ringside *connection, const struct ringside_slot *slot, str
     loan->slot = (uint32_t)(slot->private_[SLOT_LOAN] >> 32);
     loan->generation = (uint32_t)slot->private_[SLOT_LOAN];
     return 0;
+}
+
+void ringside_copy(void *to, const void *from, uint64_t bytes)
+{
+    rs_copy(to, from, bytes);
 }
 
 int ringside_abandon(struct ringside *connection, struct ringside_slot *slot)

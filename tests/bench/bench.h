@@ -180,6 +180,7 @@ int bench_counters_check(struct bench *bench); /* the counters count: 0, BENCH_S
 
 int bench_memcpy_warm(struct bench *bench, double *out);
 int bench_memcpy_cold(struct bench *bench, double *out);
+int bench_copy(struct bench *bench, double *out);
 int bench_iceoryx(struct bench *bench, double *out);
 int bench_awake(struct bench *bench, double *out);
 int bench_handoff_sizes(struct bench *bench, double *out);

@@ -29,6 +29,8 @@ BOUNDS = [
     ("control_rtt_ns_p50", "<=", 2, "uds_echo_rtt_ns_p50"),
     ("python_one_way_ns_p50", "<=", 40, "cacheline_one_way_ns_p50"),
     ("python_send_16MiB_ms_p50", "<=", 1.25, "memcpy_16MiB_ms_p50"),
+    ("copy_read_4MiB_ns_p50", "<=", 1.1, "memcpy_read_4MiB_ns_p50"),
+    ("copy_read_16MiB_ms_p50", "<=", 1.1, "memcpy_read_16MiB_ms_p50"),
     ("pickle_socket_16MiB_ms_p50", ">=", 8, "python_send_16MiB_ms_p50"),
     ("syscalls_per_million_handoffs", "<=", 0, None),
     ("mallocs_per_million_handoffs", "<=", 0, None),
@@ -41,7 +43,8 @@ KEYS = """
     handoff_256MiB_ns_p50 handoff_cold_one_way_ns_p50 tickets_per_second call_rtt_ns_p50
     futex_wake_rtt_ns_p50
     wake_rtt_ns_p50 uds_echo_rtt_ns_p50 control_rtt_ns_p50 python_one_way_ns_p50
-    memcpy_16MiB_ms_p50 memcpy_cold_16MiB_ms_p50 python_send_16MiB_ms_p50
+    memcpy_16MiB_ms_p50 memcpy_cold_16MiB_ms_p50
+    memcpy_read_4MiB_ns_p50 copy_read_4MiB_ns_p50 memcpy_read_16MiB_ms_p50 copy_read_16MiB_ms_p50 python_send_16MiB_ms_p50
     pickle_socket_16MiB_ms_p50 iceoryx_one_way_ns_p50 syscalls_per_million_handoffs
     mallocs_per_million_handoffs context_switches_per_s_at_120rps_busy
 """.split()

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 import control_pb2 as pb
-from test_control import data_of, put, read, refused, share
+from messages import data_of, put, read, refused, share
 from worker import Worker
 
 SLOT_BYTES = 256

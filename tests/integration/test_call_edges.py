@@ -6,9 +6,9 @@ import time
 import pytest
 
 import control_pb2 as pb
+from call_sides import DEEP, call, stages, worker_of  # noqa: F401
 from daemon import wait_for
-from test_control import refused
-from test_socket_calls import DEEP, call, stages, worker_of  # noqa: F401
+from messages import refused
 from ttrpc_client import Refused
 from worker import Failed
 

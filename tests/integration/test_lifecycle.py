@@ -210,7 +210,10 @@ def test_term_gives_up_after_the_drain_timeout(start):
 def test_start_of_a_large_ring_can_be_ended(place, cpu_group):  # noqa: F811
     """Its pages take long to come; meanwhile it is alive, hears signals, and is not ready."""
     daemon = Daemon(place, ring={"classes": [{"slot_bytes": "256Mi", "slots": 8}]})
-    daemon.start(wait=False, preexec_fn=cpu_group(5).enter)
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(str(place / "notify"))
+    manager.settimeout(10)
+    daemon.start(wait=False, preexec_fn=cpu_group(5).enter, env={**os.environ, "NOTIFY_SOCKET": str(place / "notify")})
     try:
         for _ in range(10):
             time.sleep(0.1)
@@ -219,12 +222,13 @@ def test_start_of_a_large_ring_can_be_ended(place, cpu_group):  # noqa: F811
                 daemon.client().close()
         begin = time.monotonic()
         daemon.signal(signal.SIGTERM)
-        time.sleep(0.5)
+        assert manager.recv(100) == b"STOPPING=1"  # not READY=1; two signals at once would be one
         daemon.signal(signal.SIGTERM)
         assert daemon.wait() == 1 and "second signal" in daemon.log()
         assert time.monotonic() - begin < 3
     finally:
         daemon.kill()
+        manager.close()
     daemon.config["ring"]["classes"] = [{"slot_bytes": "64Ki", "slots": 8}]
     assert daemon.start().stop() == 0 and daemon.files() == []
 

@@ -3,8 +3,8 @@
 import contextlib
 import mmap
 import os
+import pathlib
 import struct
-import time
 
 import pytest
 
@@ -127,6 +127,12 @@ def descriptors(daemon):
     return len(os.listdir(f"/proc/{daemon.process.pid}/fd"))
 
 
+def connections(daemon):
+    """Those that the kernel shows at the sidecar's socket."""
+    rows = [line.split() for line in pathlib.Path("/proc/net/unix").read_text().splitlines()[1:]]
+    return [row for row in rows if row[-1] == daemon.socket and row[5] == "03"]  # connected
+
+
 @pytest.fixture
 def shortage(place):
     return Shortage(place / "oom")
@@ -147,7 +153,7 @@ def test_every_request_without_memory(sidecar, shortage, goes_on):  # noqa: F811
     script(daemon)  # what is allocated once and kept
     with daemon.client() as client:
         wait_for(lambda: not client.status().clients)
-    time.sleep(0.2)  # until the last connection is closed on both sides
+    wait_for(lambda: not connections(daemon))
     idle = descriptors(daemon)
 
     def act():

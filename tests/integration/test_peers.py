@@ -1,82 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sidecars of one node: links, places in each other's rings, introductions, and what outlives whom."""
-import fcntl
+"""Sidecars of one node: links, introductions, and what outlives whom."""
 import mmap
 import os
 import pathlib
 import shutil
-import socket
 import struct
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
 import pytest
 
-from peer_tools import (CONTROL, PEER, Connection, Failed, Stage, Worker, control, peer, until)
+from peer_stages import (clients, directory, free_slots, hello_of, hidden_layout_of, layout_of, locked, pair, stages)  # noqa: F401
+from peer_tools import PEER, Connection, Failed, Stage, Worker, control, peer, until
 
 
-@pytest.fixture
-def directory():
-    path = pathlib.Path(tempfile.mkdtemp(prefix="ringside-peers-", dir="/dev/shm"))
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture
-def stages(directory):
-    running = []
-
-    def start(name, routes=(), **settings):
-        stage = Stage(directory, name, routes, **settings)
-        running.append(stage)
-        return stage
-
-    yield start
-    for stage in running:
-        stage.kill()
-
-
-def layout_of(stage):
-    """Version and hash as the superblock has them."""
-    with open(stage.files / f"{stage.name}.control", "rb") as file:
-        head = file.read(24)
-    return struct.unpack_from("<I", head, 8)[0], struct.unpack_from("<Q", head, 16)[0]
-
-
-def hidden_layout_of(stage):
-    """Of a stage whose files have no name here."""
-    with open(f"/proc/{stage.process.pid}/root/dev/shm/ringside/{stage.name}.control", "rb") as file:
-        head = file.read(24)
-    return struct.unpack_from("<I", head, 8)[0], struct.unpack_from("<Q", head, 16)[0]
-
-
-def pair(stages):
-    a = stages("a", {"next": "b"})
-    b = stages("b")
-    until(lambda: a.connected_to("b") and "a" in b.peers("upstream"), "a and b are linked", a.log)
-    return a, b
-
-
-def clients(stage):
-    return {client.name: client for client in stage.status().clients}
-
-
-def free_slots(stage):
-    return stage.status().classes[0].free
-
-
-def locked(path, byte):
-    """Whether any process has an OFD lock on that byte."""
-    with open(path, "r+b") as file:
-        request = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
-        answer = fcntl.fcntl(file, 36, request)  # F_OFD_GETLK
-        return struct.unpack_from("h", answer)[0] != fcntl.F_UNLCK
-
-
-def test_message_crosses(stages):
+def test_message_crosses(stages):  # noqa: F811
     a, b = pair(stages)
     sender, receiver = Worker(a), Worker(b)
     for i in range(50):  # more than there are slots
@@ -88,7 +28,7 @@ def test_message_crosses(stages):
     until(lambda: free_slots(a) == 16, "every slot is free again")
 
 
-def test_start_order_does_not_matter(stages):
+def test_start_order_does_not_matter(stages):  # noqa: F811
     a = stages("a", {"next": "b"})
     worker = Worker(a, descriptors=True, layout=layout_of(a))
     with pytest.raises(Failed) as error:
@@ -99,7 +39,7 @@ def test_start_order_does_not_matter(stages):
     assert worker("Open", control.OpenRequest(destination=0)).ring.stage == "b"
 
 
-def test_open_destination(stages):
+def test_open_destination(stages):  # noqa: F811
     a, b = pair(stages)
     worker = Worker(a, descriptors=True, layout=layout_of(a))
     worker.take_fds()
@@ -117,7 +57,7 @@ def test_open_destination(stages):
     assert error.value.name == "NO_ROUTE"
 
 
-def test_open_ring(stages):
+def test_open_ring(stages):  # noqa: F811
     a, b = pair(stages)
     worker = Worker(b, "mapper", descriptors=True, layout=layout_of(b))
     worker.take_fds()
@@ -144,7 +84,7 @@ def test_open_ring(stages):
     assert error.value.name == "INVALID"
 
 
-def test_killed_worker_is_swept_by_the_ring_that_it_read(stages):
+def test_killed_worker_is_swept_by_the_ring_that_it_read(stages):  # noqa: F811
     a, b = pair(stages)
     Worker(a).send("next", b"precious")
     code = (f"import sys; sys.path[:0] = [{str(pathlib.Path(__file__).parent)!r}]\n"
@@ -164,7 +104,7 @@ def test_killed_worker_is_swept_by_the_ring_that_it_read(stages):
     until(lambda: "victim" not in clients(a), "the dead worker's number is free")
 
 
-def test_session_over_gives_its_place_back(stages):
+def test_session_over_gives_its_place_back(stages):  # noqa: F811
     a, b = pair(stages)
     before = set(clients(a))
     sender = Worker(a)
@@ -179,7 +119,7 @@ def test_session_over_gives_its_place_back(stages):
     until(lambda: set(clients(a)) == before, "nothing is left")
 
 
-def test_downstream_killed(stages):
+def test_downstream_killed(stages):  # noqa: F811
     a, b = pair(stages)
     sender = Worker(a)
     sender.send("next", b"before")
@@ -194,7 +134,7 @@ def test_downstream_killed(stages):
     assert len(b.peers("upstream")) == 1
 
 
-def test_upstream_killed(stages):
+def test_upstream_killed(stages):  # noqa: F811
     a, b = pair(stages)
     sender, receiver = Worker(a), Worker(b)
     sender.send("next", b"held")
@@ -217,7 +157,7 @@ def test_upstream_killed(stages):
     until(lambda: "worker" not in clients(a) or clients(a)["worker"].home != "b", "its place is given back")
 
 
-def test_upstream_killed_while_a_session_ends(stages):
+def test_upstream_killed_while_a_session_ends(stages):  # noqa: F811
     a, b = pair(stages)
     receiver = Worker(b, "leaver")
     Worker(a).send("next", b"x")
@@ -229,7 +169,7 @@ def test_upstream_killed_while_a_session_ends(stages):
     until(lambda: "leaver" not in clients(a), "a learns it when it is back", a.log)
 
 
-def test_downstream_made_anew(stages):
+def test_downstream_made_anew(stages):  # noqa: F811
     a, b = pair(stages)
     sender = Worker(a)
     sender.send("next", b"first")
@@ -245,7 +185,7 @@ def test_downstream_made_anew(stages):
     assert got == {b"first", b"second"}
 
 
-def test_upstream_gone_for_good(stages):
+def test_upstream_gone_for_good(stages):  # noqa: F811
     a, b = pair(stages)
     receiver = Worker(b)
     sender = Worker(a, "sender")
@@ -264,7 +204,7 @@ def test_upstream_gone_for_good(stages):
     assert receiver.receive()[1] == b"fresh"
 
 
-def test_upstream_gone_while_its_message_is_read(stages):
+def test_upstream_gone_while_its_message_is_read(stages):  # noqa: F811
     a, b = pair(stages)
     receiver, sender = Worker(b), Worker(a)
     sender.send("next", b"x")
@@ -279,7 +219,7 @@ def test_upstream_gone_while_its_message_is_read(stages):
     until(lambda: "a.body" not in pathlib.Path(f"/proc/{b.process.pid}/maps").read_text(), "now it goes", b.log)
 
 
-def test_forward_in_place_by_introduction(stages):
+def test_forward_in_place_by_introduction(stages):  # noqa: F811
     a = stages("a", {"next": "b"})
     b = stages("b", {"next": "c"})
     c = stages("c", {"next": "d"})
@@ -301,7 +241,7 @@ def test_forward_in_place_by_introduction(stages):
     until(lambda: free_slots(a) == 16, "the slot is free")
 
 
-def test_open_reply(stages):
+def test_open_reply(stages):  # noqa: F811
     """A worker of a that calls b gets a number in b's ring, under which it holds the replies; b sees its death."""
     a, b = pair(stages)
     worker = Worker(a, "caller", descriptors=True, layout=layout_of(a))
@@ -328,7 +268,7 @@ def test_open_reply(stages):
 
 
 @pytest.mark.parametrize("destination, name", [(7, "NO_ROUTE"), (256, "INVALID"), (0, "UNAVAILABLE")])
-def test_open_reply_refused(stages, destination, name):
+def test_open_reply_refused(stages, destination, name):  # noqa: F811
     a, b = pair(stages)
     worker = Worker(a, "caller", descriptors=True, layout=layout_of(a))
     if name == "UNAVAILABLE":
@@ -339,7 +279,7 @@ def test_open_reply_refused(stages, destination, name):
     assert error.value.name == name
 
 
-def test_places_for_replies_take_a_hello(stages):
+def test_places_for_replies_take_a_hello(stages):  # noqa: F811
     b = stages("b")
     stranger = Connection(b.socket)
     with pytest.raises(Failed) as error:
@@ -357,7 +297,7 @@ def test_places_for_replies_take_a_hello(stages):
     until(lambda: not b.status().clients, "the number is free again", b.log)
 
 
-def test_circle(stages):
+def test_circle(stages):  # noqa: F811
     a = stages("a", {"next": "b"})
     b = stages("b", {"next": "a"})
     until(lambda: a.connected_to("b") and b.connected_to("a"), "both ways", a.log)
@@ -370,7 +310,7 @@ def test_circle(stages):
     assert len(a.status().peers) == 2 and len(b.status().peers) == 2
 
 
-def test_own_shm_each(stages):
+def test_own_shm_each(stages):  # noqa: F811
     """Each sidecar in a mount namespace with a /dev/shm of its own: what is passed is memory, not names."""
     if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "true"]).returncode:
         pytest.skip("mount namespaces are not permitted here")
@@ -397,185 +337,7 @@ def test_own_shm_each(stages):
         shutil.rmtree(outside)
 
 
-class FakeDownstream:
-    """Answers one Hello after another with what `answer` makes of the request."""
-
-    def __init__(self, path, answer):
-        self.listener = socket.socket(socket.AF_UNIX)
-        self.listener.bind(str(path))
-        self.listener.listen()
-        self.answer = answer
-        threading.Thread(target=self.run, daemon=True).start()
-
-    def run(self):
-        while True:
-            try:
-                link = Connection(self.listener.accept()[0])
-            except OSError:
-                return
-            link.serves["Hello"] = lambda data: self.answer(peer.HelloRequest.FromString(data))
-            link.serves["Ping"] = lambda data: (peer.PingResponse(), ())
-            try:
-                while True:
-                    link.frame()
-            except (OSError, ConnectionError):
-                link.close()
-
-
-def test_memory_that_is_not_shared(stages, directory):
-    """A control file of the right shape in which the told number does not stand: refused, by name."""
-    model = stages("model")
-    copy = directory / "copy.control"
-    shutil.copy(model.files / "model.control", copy)
-    version, layout_hash = layout_of(model)
-
-    def answer(hello):
-        fd = os.open(copy, os.O_RDWR)
-        event = os.eventfd(0) if hasattr(os, "eventfd") else os.open("/dev/null", os.O_RDWR)
-        with open(copy, "rb") as file:
-            incarnation = file.read(64)[48:]
-        return peer.HelloResponse(stage="fake", sidecar_id=9, incarnation=incarnation, layout_version=version,
-                                  layout_hash=layout_hash, ring_number=5, nonce=12345), (fd, event)
-
-    fake = FakeDownstream(directory / "fake.sock", answer)
-    a = stages("a", {"next": "fake"})
-    until(lambda: [p for p in a.status().peers if p.state == "refused"], "a refuses it", a.log)
-    row = a.status().peers[0]
-    assert "not the memory" in row.last_error
-    with pytest.raises(Failed) as error:
-        Worker(a, descriptors=True, layout=layout_of(a))("Open", control.OpenRequest(destination=0))
-    assert error.value.name == "UNAVAILABLE" and "not the memory" in str(error.value)
-    fake.listener.close()
-
-
-def test_nonsense_from_downstream(stages, directory):
-    answers = iter([
-        peer.HelloResponse(),
-        peer.HelloResponse(stage="x" * 5000, incarnation=b"short", layout_version=1 << 16),
-        peer.HelloResponse(incarnation=b"\1" * 16, ring_number=1 << 20),
-    ])
-    last = peer.HelloResponse(incarnation=b"\2" * 16)
-    fake = FakeDownstream(directory / "fake.sock", lambda hello: (next(answers, last), (os.dup(0),)))
-    a = stages("a", {"next": "fake"})
-    until(lambda: a.log.read_text().count("refused") >= 1, "a refuses it", a.log)
-    until(lambda: next(answers, None) is None, "it tries again", a.log)
-    assert a.process.poll() is None and a.status().state == "serving"
-    fake.listener.close()
-
-
-def hello_of(stage, **changes):
-    version, layout_hash = layout_of(stage)
-    fields = dict(stage="stranger", sidecar_id=77, incarnation=os.urandom(16), layout_version=version,
-                  layout_hash=layout_hash)
-    return peer.HelloRequest(**{**fields, **changes})
-
-
-@pytest.mark.parametrize("changes, name", [
-    (dict(layout_version=3 << 16), "VERSION"), (dict(layout_hash=1), "VERSION"), (dict(features=1), "VERSION"),
-    (dict(incarnation=b"123"), "INVALID"), (dict(incarnation=bytes(16)), "INVALID"),
-    (dict(sidecar_id=0), "INVALID"), (dict(sidecar_id=1 << 16), "INVALID"),
-])
-def test_hello_refused(stages, changes, name):
-    b = stages("b")
-    stranger = Connection(b.socket)
-    with pytest.raises(Failed) as error:
-        stranger.call(PEER, "Hello", hello_of(b, **changes), peer.HelloResponse)
-    assert error.value.name == name
-    assert not stranger.fds and not b.peers("upstream")
-    # The same connection may still do it right; and only once.
-    stranger.serves["Admit"] = lambda data: (peer.AdmitResponse(), ())
-    answer = stranger.call(PEER, "Hello", hello_of(b), peer.HelloResponse)
-    assert answer.ring_number == 1
-    with pytest.raises(Failed):
-        stranger.call(PEER, "Hello", hello_of(b), peer.HelloResponse)
-    stranger.close()
-
-
-def test_same_incarnation_keeps_its_number(stages):
-    b = stages("b")
-    mine, other = os.urandom(16), os.urandom(16)
-    for incarnation, number in [(mine, 1), (other, 2), (mine, 1)]:
-        stranger = Connection(b.socket)
-        stranger.serves["Admit"] = lambda data: (peer.AdmitResponse(), ())
-        assert stranger.call(PEER, "Hello", hello_of(b, incarnation=incarnation),
-                             peer.HelloResponse).ring_number == number
-        stranger.close()
-    b.kill()
-    b.start()
-    stranger = Connection(b.socket)
-    stranger.serves["Admit"] = lambda data: (peer.AdmitResponse(), ())
-    assert stranger.call(PEER, "Hello", hello_of(b, incarnation=other), peer.HelloResponse).ring_number == 2
-    stranger.close()
-
-
-def test_numbers_do_not_run_out(stages):
-    """Sidecars that say Hello and vanish: their numbers come round again, and nothing is left open."""
-    b = stages("b")
-    fds = len(os.listdir(f"/proc/{b.process.pid}/fd"))
-    for _ in range(600):
-        stranger = Connection(b.socket)
-        stranger.serves["Admit"] = lambda data: (peer.AdmitResponse(), ())
-        assert 0 < stranger.call(PEER, "Hello", hello_of(b), peer.HelloResponse).ring_number < 256
-        stranger.close()
-    until(lambda: len(os.listdir(f"/proc/{b.process.pid}/fd")) <= fds + 1, "no descriptor leaks")
-
-
-def test_nonsense_from_upstream(stages):
-    """Places that are none: bad numbers, foreign files, no descriptors."""
-    b = stages("b")
-    for answer, fds in [
-        (peer.AdmitResponse(), 0), (peer.AdmitResponse(client=1 << 30), 3), (peer.AdmitResponse(client=1, nonce=4), 3),
-        (peer.AdmitResponse(client=1), 16),
-    ]:
-        stranger = Connection(b.socket)
-        asked = threading.Event()
-
-        def admit(data, answer=answer, fds=fds):
-            asked.set()
-            return answer, tuple(os.open("/dev/zero", os.O_RDWR) for _ in range(fds))
-
-        stranger.serves["Admit"] = admit
-        stranger.call(PEER, "Hello", hello_of(b), peer.HelloResponse)
-        while not asked.is_set():
-            stranger.frame()
-        stranger.call(PEER, "Ping", peer.PingRequest(), peer.PingResponse)
-        stranger.close()
-    assert b.status().state == "serving"
-
-
-def test_only_links_may_ask_for_places(stages):
-    b = stages("b")
-    stranger = Connection(b.socket)
-    for method, request, answer in [
-        ("Admit", peer.AdmitRequest(name="x", wants_lock=True), peer.AdmitResponse),
-        ("Leave", peer.LeaveRequest(client=1), peer.LeaveResponse),
-        ("Introduce", peer.IntroduceRequest(address="unix:/x"), peer.IntroduceResponse),
-    ]:
-        with pytest.raises(Failed) as error:
-            stranger.call(PEER, method, request, answer)
-        assert error.value.name == "STATE"
-    stranger.call(PEER, "Ping", peer.PingRequest(), peer.PingResponse)
-    with pytest.raises(Failed) as error:
-        stranger.call(PEER, "Gossip", peer.PingRequest(), peer.PingResponse)
-    assert error.value.name == "UNIMPLEMENTED"
-    stranger.close()
-
-
-def test_route_to_itself_by_another_name(stages, directory):
-    (directory / "alias.sock").symlink_to(directory / "a.sock")
-    a = stages("a", {"next": "alias"})
-    until(lambda: [p for p in a.status().peers if p.state == "refused"], "refused", a.log)
-    assert "stage itself" in a.status().peers[0].last_error
-
-
-def test_equal_ids_are_told(stages):
-    a = stages("a", {"next": "b"}, id=7)
-    b = stages("b", id=7)
-    until(lambda: a.connected_to("b"), "linked all the same")
-    assert "same sidecar id 7" in a.log.read_text() and "same sidecar id 7" in b.log.read_text()
-
-
-def test_truncated_files_end_one_ring(stages):
+def test_truncated_files_end_one_ring(stages):  # noqa: F811
     """A worker that cuts the files it was given ends that stage's ring, not the sidecars beside it."""
     a, b = pair(stages)
     c = stages("c", {"next": "b"})
@@ -592,14 +354,14 @@ def test_truncated_files_end_one_ring(stages):
     assert b.status().state == "serving" and c.status().state == "serving"
 
 
-def test_stop_with_links(stages):
+def test_stop_with_links(stages):  # noqa: F811
     """A clean end on both sides, whoever goes first, and nothing left behind."""
     a, b = pair(stages)
     assert b.stop() == 0 and a.stop() == 0
     assert sorted(os.listdir(a.files)) == []
 
 
-def test_reconnects_forever(stages):
+def test_reconnects_forever(stages):  # noqa: F811
     a, b = pair(stages)
     number = a.process.pid
     fds = len(os.listdir(f"/proc/{number}/fd"))

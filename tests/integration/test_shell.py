@@ -10,9 +10,9 @@ import numpy
 import pytest
 
 import control_pb2 as pb
+from cli import FAILED, OK, RINGSIDE, TICKET, TIMEOUT, UNREACHABLE, USAGE, environment, lines, refused, ringside
 from daemon import wait_for
-from shell import (FAILED, OK, RINGSIDE, TICKET, TIMEOUT, UNREACHABLE, USAGE, environment, head, lines, npy,
-                   refused, ringside, save)
+from npy_files import head, npy, save
 
 COMMANDS = ["send", "recv", "call", "share", "read", "free", "tap", "routes", "top"]
 FOREIGN = "rst1-000100002000000ab-5f3a9c11-772c"

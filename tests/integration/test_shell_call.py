@@ -8,8 +8,9 @@ import subprocess
 import numpy
 import pytest
 
+from cli import FAILED, OK, RINGSIDE, TIMEOUT, UNREACHABLE, USAGE, environment, lines, refused, ringside
 from daemon import wait_for
-from shell import (FAILED, OK, RINGSIDE, TIMEOUT, UNREACHABLE, USAGE, environment, lines, refused, ringside, save)
+from npy_files import save
 
 CALLEE = os.environ["RINGSIDE_CALLEE"]
 

@@ -4,13 +4,12 @@ import contextlib
 import multiprocessing
 import signal
 import socket
-import time
 
 import pytest
 
 import control_pb2 as pb
 from daemon import wait_for
-from test_control import put, refused
+from messages import put, refused
 from ttrpc_client import DATA, HEADER, NO_DATA, REMOTE_CLOSED, REMOTE_OPEN
 
 DEEP = {"inbox": {"cells": 256, "depth": 200}}
@@ -84,6 +83,7 @@ def test_messages_come_as_they_are_sent_by_others(start):
 def test_end_by_credit_is_in_good_order(client):
     stream = client.receive_stream(9, 5)
     send(client, 1)
+    wait_for(lambda: waiting(client) == 0)  # it is the stream's
     client.credit(9, end=True)
     assert client.next(stream).sequence == 1
     assert client.next(stream) is None
@@ -136,9 +136,11 @@ def test_connection_that_ends_gives_back_what_was_not_delivered(start):
         receiver.receive_stream(9, 64)
         for number in range(slots):
             put(sender, b"x", sequence=number, metadata=bytes(32768))
-        wait_for(lambda: waiting(sender) < slots)
-        time.sleep(0.2)  # as far as it comes
-        taken = slots - waiting(sender)
+        def taken_at_last():
+            looks = {slots - waiting(sender) for _ in range(5)}  # the sidecar did what it could before each answer
+            return len(looks) == 1 and looks.pop()
+
+        taken = wait_for(taken_at_last)
         receiver.close()
         wait_for(lambda: sender.status().clients[1].state == "detached")
         with daemon.client() as again:

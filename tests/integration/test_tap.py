@@ -9,8 +9,9 @@ import numpy
 import pytest
 
 import control_pb2 as pb
+from cli import FAILED, OK, RINGSIDE, UNREACHABLE, environment, lines, refused, ringside
 from daemon import wait_for
-from shell import FAILED, OK, RINGSIDE, UNREACHABLE, environment, lines, refused, ringside, save
+from npy_files import save
 
 
 @pytest.fixture

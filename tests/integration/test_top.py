@@ -15,9 +15,9 @@ import time
 
 import pytest
 
+from cli import OK, RINGSIDE, UNREACHABLE, environment, lines, ringside
 from daemon import wait_for
 from fake_sidecar import FakeSidecar, HangUp, control
-from shell import OK, RINGSIDE, UNREACHABLE, environment, lines, ringside
 
 ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
 COMPLETION = pathlib.Path(__file__).resolve().parents[2] / "client/cli/ringside.bash-completion"

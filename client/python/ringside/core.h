@@ -10,7 +10,8 @@
 
 #include "client/c/ringside.h"
 
-#define CORE_DTYPES 32 /* more than the highest dtype code */
+#define CORE_DTYPES       32 /* more than the highest dtype code */
+#define CORE_MOST_AWAITED 64 /* replies of one connection */
 
 /* The C errors plus one of our own: a Python exception is already set. */
 enum {
@@ -224,6 +225,27 @@ void core_fault_add(struct core_connection *connection);
 void core_fault_remove(struct core_connection *connection);
 void core_fault_watch(void);
 
+/* call.c */
+void core_pending_open(struct core_pending *pending);
+void core_pending_close(struct core_pending *pending);
+/* While a thread waits for its reply, that one ends it. */
+void core_pending_cancel(struct core_pending *pending);
+int core_pending_usable(struct core_pending *pending);
+void core_connection_end_calls(struct core_connection *connection);
+/* request.c */
+/* values: target, data, meta, timeout, trace. Not begun yet. */
+struct core_pending *core_pending_create(struct core_connection *connection, PyObject **values, uint32_t credits);
+/* The three steps, and all of them. After -1 the slot is still held unless it was lost. */
+int core_pending_reserve(struct core_pending *pending, int64_t wait_ns);
+int core_pending_load(struct core_pending *pending, int64_t wait_ns);
+int core_pending_send(struct core_pending *pending, int64_t wait_ns);
+int core_pending_start(struct core_pending *pending);
+/* What was not sent. */
+void core_pending_drop(struct core_pending *pending);
+/* await.c */
+/* The next reply. NULL without an exception: there is none any more, or none came in time. */
+struct core_lease *core_pending_next(struct core_pending *pending, int64_t timeout_ns);
+
 /* slot.c, message.c, send.c, ticket.c, call.c, reply.c */
 /* `request`: the call that the slot is to answer, or NULL. */
 struct core_lease *core_loan(struct core_connection *connection, const struct ringside_tensor *tensors,
@@ -245,7 +267,6 @@ PyObject *core_connection_loan(PyObject *self, PyObject *const *args, Py_ssize_t
 PyObject *core_connection_send(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
 PyObject *core_connection_call(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
 PyObject *core_connection_begin_call(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
-void core_connection_end_calls(struct core_connection *connection);
 PyObject *core_message_reply(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
 PyObject *core_message_reply_error(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
 PyObject *core_message_method(PyObject *self, void *closure);

@@ -149,7 +149,7 @@ static int copy_in(struct core_lease *slot, uint32_t index, struct source *sourc
     }
     slot->phase = CORE_BUSY; /* so that a close() meanwhile leaves the mapping */
     Py_BEGIN_ALLOW_THREADS
-    memcpy(tensor->data, source->buffer.buf, tensor->bytes);
+    ringside_copy(tensor->data, source->buffer.buf, tensor->bytes);
     Py_END_ALLOW_THREADS
     slot->phase = CORE_HELD;
     return 0;
