@@ -180,9 +180,10 @@ class Sidecar:
 class Ledger:
     """The file that tests/chaos/ledger.h describes."""
 
-    HEAD, NEXT, CORRUPT, FAILED, STOP, LIMIT = 16384, 0, 1, 2, 3, 4
+    HEAD, NEXT, CORRUPT, FAILED, STOP, LIMIT, REPLIES, OK, DEATHS = 16384, 0, 1, 2, 3, 4, 5, 6, 8
     WORKERS_AT, WORKER_BYTES, WORKERS, HELD = 128 + 32 * 32, 128, 64, 8
     TRIED, ACCEPTED, REFUSED = 1, 2, 3
+    ABANDONED = 6
 
     def __init__(self, path, messages):
         self.path = pathlib.Path(path)
@@ -205,7 +206,6 @@ class Ledger:
         """pid, beat_ns, sent, received, and the ids that it holds."""
         return struct.unpack_from("<12Q", self.memory, self.WORKERS_AT + index * self.WORKER_BYTES)
 
-
     def beat(self, index, now_ns):
         struct.pack_into("<Q", self.memory, self.WORKERS_AT + index * self.WORKER_BYTES + 8, now_ns)
 
@@ -219,6 +219,11 @@ class Ledger:
     def orphan(self, number):
         at = self.HEAD + 8 * number + 3
         self.memory[at] = min(255, self.memory[at] + 1)
+
+    def abandon(self, number):
+        """A call whose caller is dead and did not see its end."""
+        at = self.HEAD + 8 * number + 2
+        self.memory[at] = self.memory[at] or self.ABANDONED
 
 
 class Failpoints:
