@@ -147,6 +147,22 @@ def test_release_and_nack_without_an_answer(stages, caller, callee):
     assert stages.slots() == []
 
 
+@pytest.mark.parametrize("taken", [True, False])
+def test_request_let_go_for_its_age_is_a_timeout(stages, caller, callee, taken):
+    """Whoever ends it: the sidecar's own timer may come after that."""
+    pending = call(caller, timeout=20, ttl_ns=30_000_000)
+    request = callee.receive() if taken else None
+    time.sleep(0.04)
+    if taken:
+        callee.release(request.lease)
+    else:
+        with refused("TIMEOUT"):
+            callee.receive(timeout=0.01)
+    with refused("TIMEOUT"):
+        caller.end_call(pending)
+    stages.wait_empty()
+
+
 def test_timeout_travels_and_is_seen(stages, caller, callee):
     pending = call(caller, timeout=0.2)
     request = callee.receive()
