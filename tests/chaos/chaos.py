@@ -25,11 +25,13 @@ from harness import FREE, Ledger, Sidecar, kill_and_reap, until
 
 STAGES = ("one", "two", "three", "four", "tickets", "ask", "answer")  # the first four are the pipeline
 WORKERS = ["source"] * 3 + ["spill"] * 2 + ["two"] * 3 + ["three"] * 3 + ["sink"] * 3 + ["reader"] * 2 + \
-    ["caller"] * 2 + ["own callee"] + ["callee"] * 2
+    ["caller"] * 2 + ["own callee"] + ["callee"] * 2 + ["socket caller", "socket callee"]
 ROLE = {"source": ("source", 0), "spill": ("spill", 0), "two": ("middle", 1), "three": ("middle", 2),
         "sink": ("sink", 3), "reader": ("reader", 4), "caller": ("caller", 5), "own callee": ("callee", 5),
-        "callee": ("callee", 6)}
-ROUTE = {"callee": 0, "own callee": 1}  # by which they are called
+        "callee": ("callee", 6), "socket caller": ("caller", 5), "socket callee": ("callee", 6)}
+ROUTE = {"callee": 0, "socket callee": 0, "own callee": 1}  # by which they are called
+SOCKET_WORKER = pathlib.Path(__file__).with_name("socket_worker.py")
+LOST = 75        # its status when its session ended with its sidecar
 DURABLE, MORTAL, POISON, SPILL = range(4)
 BEAT_S = 5       # a worker that is neither stopped nor starting does something at least this often
 PROGRESS_S = 10  # the sinks get something at least this often
@@ -76,6 +78,7 @@ class Pipeline:
     def __init__(self, directory, program, seed, messages):
         self.program, self.seed, self.dice = program, seed, random.Random(seed + 1)
         self.ledger = Ledger(directory / "ledger", messages)
+        self.ledger[Ledger.NEXT] = self.ledger[Ledger.SOCKET_LIMIT] = 1 + messages // 100
         block = {"when_full": "block", "attempts": 15}
         routes = [{"next": (["two"], block), "spill": (["one"], {"when_full": "drop-oldest", "attempts": 15})},
                   {"next": (["three"], block)}, {"next": (["four"], block)}, {}, {},
@@ -88,7 +91,9 @@ class Pipeline:
         self.stopped = {}          # worker, or -1 - stage -> when it goes on
         self.starting = []         # (when, worker), (when, -1 - stage)
         self.unreaped = {}         # pid -> when its death was seen, or when a sidecar came back that has to see to it
-        self.dead_sidecars = {}    # stage -> None while it is away
+        self.dead_sidecars = {}    # stage -> True while it is away, then when it was started
+        self.sidecar_deaths = [0] * len(STAGES)
+        self.deaths_before = {}    # worker -> of its sidecar, before it was started
         self.recoveries = []       # seconds
         self.kills = self.stops = self.sidecar_kills = self.stuck = 0
         self.orphaned = 0
@@ -99,9 +104,11 @@ class Pipeline:
 
     def start_worker(self, index):
         role, stage = ROLE[WORKERS[index]]
-        command = [self.program, role, str(self.sidecars[stage].socket), str(self.ledger.path), str(index),
+        program = [sys.executable, SOCKET_WORKER] if WORKERS[index].startswith("socket") else [self.program]
+        command = [*program, role, str(self.sidecars[stage].socket), str(self.ledger.path), str(index),
                    str(self.dice.randrange(1 << 32))]
         self.ledger.beat(index, time.monotonic_ns())
+        self.deaths_before[index] = self.sidecar_deaths[stage]
         self.workers[index] = subprocess.Popen(command, stdin=subprocess.PIPE)
 
     def start(self):
@@ -119,27 +126,37 @@ class Pipeline:
         worker = self.workers[index]
         if worker is None:
             return False
-        self.workers[index] = None
         self.stopped.pop(index, None)
-        self.unreaped[worker.pid] = time.monotonic()
-        self.count_death(index)
+        self.count_death(ROUTE.get(WORKERS[index]))
         worker.kill()
-        if worker.wait() != -signal.SIGKILL:  # between the last look and the kill
+        worker.wait()
+        self.count_death(ROUTE.get(WORKERS[index]))
+        if not self.lost_session(index) and worker.returncode != -signal.SIGKILL:  # between the last look and the kill
             self.fail(f"a {WORKERS[index]} ended with {worker.returncode}")
-        self.count_death(index)
-        worker.stdin.close()
         self.kills += 1
+        self.bury(index)
+        return True
+
+    def bury(self, index):
+        """A dead worker's notes."""
+        worker, self.workers[index] = self.workers[index], None
+        self.unreaped[worker.pid] = time.monotonic()
+        worker.stdin.close()
         for held in self.ledger.take_held(index):
-            if WORKERS[index] == "caller":
+            if ROLE[WORKERS[index]][0] == "caller":
                 self.ledger.abandon(held)
             else:
                 self.orphaned += 1
                 self.ledger.orphan(held)
-        return True
 
-    def count_death(self, index):
+    def lost_session(self, index):
+        """Whether it ended as one whose session ended with its sidecar, which indeed died."""
+        return WORKERS[index].startswith("socket") and self.workers[index].returncode == LOST and \
+            self.sidecar_deaths[ROLE[WORKERS[index]][1]] > self.deaths_before[index]
+
+    def count_death(self, route):
         """Before it and after it: a caller tells by that whether one may have fallen into the time of a call."""
-        if (route := ROUTE.get(WORKERS[index])) is not None:
+        if route is not None:
             self.ledger[Ledger.DEATHS + route] += 1
 
     def kill_sidecar(self, stage):
@@ -149,10 +166,14 @@ class Pipeline:
         self.dead_sidecars[stage] = True
         self.stopped.pop(-1 - stage, None)
         self.unreaped[sidecar.process.pid] = time.monotonic()
+        route = 0 if STAGES[stage] == "answer" else None  # the session of the socket's callee dies with it
+        self.count_death(route)
         sidecar.kill()
+        self.count_death(route)
         if sidecar.process.returncode != -signal.SIGKILL:
             self.fail(f"the sidecar of {STAGES[stage]} ended with {sidecar.process.returncode}: {sidecar.tail()}")
         self.sidecar_kills += 1
+        self.sidecar_deaths[stage] += 1
         return True
 
     def start_sidecar(self, stage):
@@ -208,8 +229,9 @@ class Pipeline:
             if worker is None or index in self.stopped:
                 continue
             if worker.poll() is not None:
-                self.fail(f"a {WORKERS[index]} ended with {worker.returncode}")
-                self.workers[index] = None
+                if not self.lost_session(index):
+                    self.fail(f"a {WORKERS[index]} ended with {worker.returncode}")
+                self.bury(index)
                 self.starting.append((now, index))
             elif now - line[1] / 1e9 > BEAT_S:
                 self.fail(f"a {WORKERS[index]} (pid {worker.pid}) does nothing for {now - line[1] / 1e9:.1f} s")
@@ -217,6 +239,7 @@ class Pipeline:
         self.look_at_progress("nothing arrived", received)
         for route, name in enumerate(calls.ROUTES):
             self.look_at_progress(f"no call {name} was answered", self.ledger[Ledger.OK + route])
+        self.look_at_progress("no call by socket was answered", self.ledger[Ledger.SOCKET_OK])
 
     def look_at_progress(self, what, count):
         now = time.monotonic()
@@ -315,7 +338,7 @@ class Pipeline:
             worker.stdin.close()
         for index, worker in enumerate(self.workers):
             try:
-                if worker.wait(10) != 0:
+                if worker.wait(10) != 0 and not self.lost_session(index):
                     self.fail(f"a {WORKERS[index]} ended with {worker.returncode}")
             except subprocess.TimeoutExpired:
                 self.fail(f"a {WORKERS[index]} does not end")
@@ -355,10 +378,14 @@ class Pipeline:
 
     def account_calls(self):
         """The figures of calls; those that were stuck are told."""
-        figures, stuck, words = calls.account(self.entries(), self.ledger[Ledger.REPLIES])
+        figures, stuck, words = calls.account(
+            self.entries(), self.ledger[Ledger.REPLIES] + self.ledger[Ledger.SOCKET_REPLIES])
         if stuck:
             self.fail(f"{stuck} calls did not end")
         return figures, words
+
+    def corrupt(self):
+        return sum(self.ledger[word] for word in (Ledger.CORRUPT, Ledger.FAILED, Ledger.SOCKET_FAULTS))
 
     def account(self):
         """lost, duplicates, duplicates_unexplained, and the same in words."""
@@ -422,12 +449,13 @@ def run(arguments, directory):
             print(words, file=sys.stderr)
             print(", ".join(f"{name} {sum(ring.total(name) for ring in pipeline.rings[:4])}" for name in
                             ("requeued", "nacked", "overflows", "forwarded", "forward_copies")), file=sys.stderr)
-            print(f"left over: {left}; ids that somebody died with: {pipeline.orphaned}", file=sys.stderr)
+            print(f"left over: {left}; ids that somebody died with: {pipeline.orphaned}; "
+                  f"calls by socket: {ledger[Ledger.SOCKET_NEXT]}", file=sys.stderr)
         sent = sum(ledger.worker(index)[2] for index in range(len(WORKERS)))
         p50, worst = (round(1000 * figure, 2) for figure in (statistics.median(recoveries), max(recoveries)))
         return dict(zip(KEYS, (
             sent, pipeline.kills, pipeline.stops, pipeline.sidecar_kills, p50, worst, lost, duplicates, unexplained,
-            *of_calls.values(), leaked, ledger[ledger.CORRUPT] + ledger[ledger.FAILED], pipeline.stuck, round(ratio, 3))))
+            *of_calls.values(), leaked, pipeline.corrupt(), pipeline.stuck, round(ratio, 3))))
     finally:
         pipeline.close()
 

@@ -27,7 +27,9 @@ enum ledger_word {
     /* One for each route of calls. */
     LEDGER_OK,                     /* calls that ended well */
     LEDGER_DEATHS = LEDGER_OK + 2, /* of callees: odd while one is being killed */
-    LEDGER_WORDS_USED = LEDGER_DEATHS + 2
+    /* What socket_worker.py has for its calls: 5 words. Their ids come before the others. */
+    LEDGER_SOCKET = LEDGER_DEATHS + 2,
+    LEDGER_WORDS_USED = LEDGER_SOCKET + 5
 };
 
 /* 8 bytes: one message's history. Counters stop at 255. */

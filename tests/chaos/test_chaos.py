@@ -13,7 +13,7 @@ import pytest
 
 import calls
 import chaos
-from harness import Ledger
+from harness import Ledger, until
 
 SCRIPT = pathlib.Path(chaos.__file__)
 
@@ -130,12 +130,11 @@ def undisturbed(seconds=1.0):
         pipeline = chaos.Pipeline(pathlib.Path(directory), os.environ["RINGSIDE_CHAOS_WORKER"], 1, 4000000)
         try:
             pipeline.start()
+            until(lambda: pipeline.ledger[Ledger.SOCKET_OK] > 0, "a call over the socket is answered", 20)
             time.sleep(seconds)
             leaked = pipeline.finish()
             figures, _ = pipeline.account_calls()
-            ledger = pipeline.ledger
-            return {**figures, "leaked": leaked, "corrupt": ledger[Ledger.CORRUPT] + ledger[Ledger.FAILED],
-                    "stuck": pipeline.stuck}
+            return {**figures, "leaked": leaked, "corrupt": pipeline.corrupt(), "stuck": pipeline.stuck}
         finally:
             pipeline.close()
 
