@@ -124,6 +124,18 @@ def test_outcomes_of_calls_are_counted():
     assert figures["calls"] == sum(outcomes)
 
 
+@pytest.mark.parametrize("role, status, deaths, lost", [
+    ("socket caller", chaos.LOST, 1, True), ("socket caller", chaos.LOST, 0, False),  # its sidecar lives
+    ("socket caller", 1, 1, False), ("caller", chaos.LOST, 1, False)])
+def test_sessions_end_with_their_sidecar_alone(role, status, deaths, lost):
+    pipeline = chaos.Pipeline.__new__(chaos.Pipeline)
+    index = chaos.WORKERS.index(role)
+    pipeline.workers = {index: subprocess.CompletedProcess([], status)}
+    pipeline.deaths_before, pipeline.sidecar_deaths = {index: 4}, [9] * len(chaos.STAGES)
+    pipeline.sidecar_deaths[chaos.STAGES.index("ask")] = 4 + deaths
+    assert pipeline.lost_session(index) == lost
+
+
 def undisturbed(seconds=1.0):
     """A run without faults: its figures of calls, and what is corrupt and stuck."""
     with tempfile.TemporaryDirectory(prefix="ringside-chaos-", dir="/dev/shm") as directory:
