@@ -115,10 +115,16 @@ static int accept_reply(struct wait *wait, struct session_call *call, const stru
 static int fail_gone(struct wait *wait, struct session_call *call)
 {
     wait->made = NULL;
-    conn_reply_error(wait->call, -RINGSIDE_E_UNAVAILABLE,
-                     "no reply will come: a worker of stage %s died with the call, let it go "
-                     "without a reply, or it was dropped",
-                     call->ring->layout.stage);
+    /* A request whose time is over may have been let go for it before the caller's timer runs. */
+    if (uv_hrtime() >= call->deadline_ns)
+        conn_reply_error(wait->call, -RINGSIDE_E_TIMEOUT,
+                         "the time of the call is over; stage %s gave no reply within it",
+                         call->ring->layout.stage);
+    else
+        conn_reply_error(wait->call, -RINGSIDE_E_UNAVAILABLE,
+                         "no reply will come: a worker of stage %s died with the call, let it go "
+                         "without a reply, or it was dropped",
+                         call->ring->layout.stage);
     session_call_end_early(wait->session, call);
     return 1;
 }
@@ -225,6 +231,17 @@ static uint32_t next_count(struct session_calls *calls)
     return calls->count;
 }
 
+/* Of a request whose header is stored. */
+static uint64_t deadline_of(const struct rs_slot *slot)
+{
+    uint64_t publish_ns, ttl_ns, deadline_ns;
+
+    rs_message_times(slot, &publish_ns, &ttl_ns);
+    if (ttl_ns == 0 || __builtin_add_overflow(publish_ns, ttl_ns, &deadline_ns))
+        return UINT64_MAX;
+    return deadline_ns;
+}
+
 /* 0, or a negative error: answered. */
 static int send_request(struct wait *wait, const struct route *route, const struct rs_loan *loan,
                         struct session_call *call)
@@ -246,6 +263,7 @@ static int send_request(struct wait *wait, const struct route *route, const stru
                               &words, &bytes);
     if (rc < 0)
         return rc;
+    call->deadline_ns = deadline_of(&own->slots[loan->slot]);
     rc = control_publish(session->proxy, session->number, loan, route);
     if (rc < 0) {
         conn_reply_error(wait->call, rc, "the loan was lost meanwhile");

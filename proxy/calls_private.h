@@ -13,6 +13,7 @@ struct session_call {
     struct rs_ring *ring;      /* of the callee */
     struct answerer *answerer; /* whose ring that is; NULL: the own ring */
     uint64_t id;
+    uint64_t deadline_ns;      /* CLOCK_MONOTONIC; UINT64_MAX: none */
     uint32_t slot, generation; /* of the request */
     uint32_t number;           /* of the next reply */
     uint16_t holder;           /* the session's number in `ring` */

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A pipeline of four stages under load whose processes are killed, stopped and started again by a plan.
+"""A pipeline of four stages, and callers with callees, under load, whose processes are killed, stopped and started
+again by a plan.
 
-tests/chaos/README.md defines every figure. Exit status 1 when anything was lost, leaked, corrupt, stuck or doubled
-without a death that explains it.
+tests/chaos/README.md defines every figure. Exit status 1 when anything was lost, leaked, corrupt or stuck, and when a
+message was doubled or a call ended without a death that explains it.
 """
 import argparse
 import json
@@ -19,12 +20,18 @@ import time
 
 import numpy
 
+import calls
 from harness import FREE, Ledger, Sidecar, kill_and_reap, until
 
-STAGES = ("one", "two", "three", "four", "tickets")  # the last is no part of the pipeline
-WORKERS = ["source"] * 3 + ["spill"] * 2 + ["two"] * 3 + ["three"] * 3 + ["sink"] * 3 + ["reader"] * 2
+STAGES = ("one", "two", "three", "four", "tickets", "ask", "answer")  # the first four are the pipeline
+WORKERS = ["source"] * 3 + ["spill"] * 2 + ["two"] * 3 + ["three"] * 3 + ["sink"] * 3 + ["reader"] * 2 + \
+    ["caller"] * 2 + ["own callee"] + ["callee"] * 2 + ["socket caller", "socket callee"]
 ROLE = {"source": ("source", 0), "spill": ("spill", 0), "two": ("middle", 1), "three": ("middle", 2),
-        "sink": ("sink", 3), "reader": ("reader", 4)}
+        "sink": ("sink", 3), "reader": ("reader", 4), "caller": ("caller", 5), "own callee": ("callee", 5),
+        "callee": ("callee", 6), "socket caller": ("caller", 5), "socket callee": ("callee", 6)}
+ROUTE = {"callee": 0, "socket callee": 0, "own callee": 1}  # by which they are called
+SOCKET_WORKER = pathlib.Path(__file__).with_name("socket_worker.py")
+LOST = 75        # its status when its session ended with its sidecar
 DURABLE, MORTAL, POISON, SPILL = range(4)
 BEAT_S = 5       # a worker that is neither stopped nor starting does something at least this often
 PROGRESS_S = 10  # the sinks get something at least this often
@@ -33,7 +40,8 @@ TICKET_S = 0.25  # a ticket's time to live is over
 READY_S = 20     # a sidecar that was started serves
 OUTAGE_S, OUTAGES = 0.5, 8
 KEYS = ("messages", "kills", "stops", "sidecar_kills", "recovery_ms_p50", "recovery_ms_max", "lost", "duplicates",
-        "duplicates_unexplained", "leaked", "corrupt", "stuck", "outage_throughput_ratio")
+        "duplicates_unexplained", *calls.KEYS, "leaked", "corrupt", "stuck", "outage_throughput_ratio")
+BAD = ("lost", "duplicates_unexplained", "calls_unexplained", "leaked", "corrupt", "stuck")
 
 
 def plan(seed, seconds):
@@ -70,32 +78,37 @@ class Pipeline:
     def __init__(self, directory, program, seed, messages):
         self.program, self.seed, self.dice = program, seed, random.Random(seed + 1)
         self.ledger = Ledger(directory / "ledger", messages)
+        self.ledger[Ledger.NEXT] = self.ledger[Ledger.SOCKET_LIMIT] = 1 + messages // 100
         block = {"when_full": "block", "attempts": 15}
         routes = [{"next": (["two"], block), "spill": (["one"], {"when_full": "drop-oldest", "attempts": 15})},
-                  {"next": (["three"], block)}, {"next": (["four"], block)}, {}, {}]
+                  {"next": (["three"], block)}, {"next": (["four"], block)}, {}, {},
+                  {"there": (["answer"], block), "here": (["ask"], {"when_full": "error"})}, {}]
         # Rings and inboxes are tiny: everything is full most of the time.
-        self.sidecars = [Sidecar(directory, stage, routes[i], slots=24, cells=16, depth=(4, 16, 8, 8, 8)[i],
+        self.sidecars = [Sidecar(directory, stage, routes[i], slots=24, cells=16, depth=(4, 16, 8, 8, 8, 8, 8)[i],
                                  clients={"max": 24, "spin_us": 20}, log={"level": "warn"})
                          for i, stage in enumerate(STAGES)]
         self.workers = [None] * len(WORKERS)
         self.stopped = {}          # worker, or -1 - stage -> when it goes on
         self.starting = []         # (when, worker), (when, -1 - stage)
         self.unreaped = {}         # pid -> when its death was seen, or when a sidecar came back that has to see to it
-        self.dead_sidecars = {}    # stage -> None while it is away
+        self.dead_sidecars = {}    # stage -> True while it is away, then when it was started
+        self.sidecar_deaths = [0] * len(STAGES)
+        self.deaths_before = {}    # worker -> of its sidecar, before it was started
         self.recoveries = []       # seconds
         self.kills = self.stops = self.sidecar_kills = self.stuck = 0
         self.orphaned = 0
         self.errors = []
-        self.received_ns = time.monotonic()
-        self.last_received = 0
+        self.progress = {}         # what -> how often, and when that was last seen to change
 
     # ---- processes ----
 
     def start_worker(self, index):
         role, stage = ROLE[WORKERS[index]]
-        command = [self.program, role, str(self.sidecars[stage].socket), str(self.ledger.path), str(index),
+        program = [sys.executable, SOCKET_WORKER] if WORKERS[index].startswith("socket") else [self.program]
+        command = [*program, role, str(self.sidecars[stage].socket), str(self.ledger.path), str(index),
                    str(self.dice.randrange(1 << 32))]
         self.ledger.beat(index, time.monotonic_ns())
+        self.deaths_before[index] = self.sidecar_deaths[stage]
         self.workers[index] = subprocess.Popen(command, stdin=subprocess.PIPE)
 
     def start(self):
@@ -113,18 +126,38 @@ class Pipeline:
         worker = self.workers[index]
         if worker is None:
             return False
-        self.workers[index] = None
         self.stopped.pop(index, None)
-        self.unreaped[worker.pid] = time.monotonic()
+        self.count_death(ROUTE.get(WORKERS[index]))
         worker.kill()
-        if worker.wait() != -signal.SIGKILL:  # between the last look and the kill
+        worker.wait()
+        self.count_death(ROUTE.get(WORKERS[index]))
+        if not self.lost_session(index) and worker.returncode != -signal.SIGKILL:  # between the last look and the kill
             self.fail(f"a {WORKERS[index]} ended with {worker.returncode}")
-        worker.stdin.close()
         self.kills += 1
-        for held in self.ledger.take_held(index):
-            self.orphaned += 1
-            self.ledger.orphan(held)
+        self.bury(index)
         return True
+
+    def bury(self, index):
+        """A dead worker's notes."""
+        worker, self.workers[index] = self.workers[index], None
+        self.unreaped[worker.pid] = time.monotonic()
+        worker.stdin.close()
+        for held in self.ledger.take_held(index):
+            if ROLE[WORKERS[index]][0] == "caller":
+                self.ledger.abandon(held)
+            else:
+                self.orphaned += 1
+                self.ledger.orphan(held)
+
+    def lost_session(self, index):
+        """Whether it ended as one whose session ended with its sidecar, which indeed died."""
+        return WORKERS[index].startswith("socket") and self.workers[index].returncode == LOST and \
+            self.sidecar_deaths[ROLE[WORKERS[index]][1]] > self.deaths_before[index]
+
+    def count_death(self, route):
+        """Before it and after it: a caller tells by that whether one may have fallen into the time of a call."""
+        if route is not None:
+            self.ledger[Ledger.DEATHS + route] += 1
 
     def kill_sidecar(self, stage):
         if stage in self.dead_sidecars:
@@ -133,10 +166,14 @@ class Pipeline:
         self.dead_sidecars[stage] = True
         self.stopped.pop(-1 - stage, None)
         self.unreaped[sidecar.process.pid] = time.monotonic()
+        route = 0 if STAGES[stage] == "answer" else None  # the session of the socket's callee dies with it
+        self.count_death(route)
         sidecar.kill()
+        self.count_death(route)
         if sidecar.process.returncode != -signal.SIGKILL:
             self.fail(f"the sidecar of {STAGES[stage]} ended with {sidecar.process.returncode}: {sidecar.tail()}")
         self.sidecar_kills += 1
+        self.sidecar_deaths[stage] += 1
         return True
 
     def start_sidecar(self, stage):
@@ -192,17 +229,25 @@ class Pipeline:
             if worker is None or index in self.stopped:
                 continue
             if worker.poll() is not None:
-                self.fail(f"a {WORKERS[index]} ended with {worker.returncode}")
-                self.workers[index] = None
+                if not self.lost_session(index):
+                    self.fail(f"a {WORKERS[index]} ended with {worker.returncode}")
+                self.bury(index)
                 self.starting.append((now, index))
             elif now - line[1] / 1e9 > BEAT_S:
                 self.fail(f"a {WORKERS[index]} (pid {worker.pid}) does nothing for {now - line[1] / 1e9:.1f} s")
                 self.ledger.beat(index, time.monotonic_ns())
-        if received != self.last_received:
-            self.last_received, self.received_ns = received, now
-        elif now - self.received_ns > PROGRESS_S:
-            self.fail(f"the sinks got nothing for {PROGRESS_S} s\n{self.dump()}")
-            self.received_ns = now
+        self.look_at_progress("nothing arrived", received)
+        for route, name in enumerate(calls.ROUTES):
+            self.look_at_progress(f"no call {name} was answered", self.ledger[Ledger.OK + route])
+        self.look_at_progress("no call by socket was answered", self.ledger[Ledger.SOCKET_OK])
+
+    def look_at_progress(self, what, count):
+        now = time.monotonic()
+        before, since = self.progress.setdefault(what, (count, now))
+        if count != before or now - since > PROGRESS_S:
+            self.progress[what] = count, now
+        if count == before and now - since > PROGRESS_S:
+            self.fail(f"{what} for {PROGRESS_S} s\n{self.dump()}")
 
     def dump(self):
         return "\n".join(f"--- {stage}\n{ring.dump()}" for stage, ring in zip(STAGES, self.rings))
@@ -283,16 +328,17 @@ class Pipeline:
         self.ledger[self.ledger.STOP] = 1
 
         def drained():
-            self.received_ns = time.monotonic()  # nothing need come any more
+            self.progress.clear()  # nothing need come any more
             self.tick()
-            return all(ring.phases()[FREE] == ring.slot_count for ring in self.rings[:4])
+            return all(ring.phases()[FREE] == ring.slot_count
+                       for stage, ring in zip(STAGES, self.rings) if stage != "tickets")
         self.wait(drained, "what was accepted comes to its end")
         time.sleep(TICKET_S)  # the audit after the last worker's leave ends all tickets
         for worker in self.workers:
             worker.stdin.close()
         for index, worker in enumerate(self.workers):
             try:
-                if worker.wait(10) != 0:
+                if worker.wait(10) != 0 and not self.lost_session(index):
                     self.fail(f"a {WORKERS[index]} ended with {worker.returncode}")
             except subprocess.TimeoutExpired:
                 self.fail(f"a {WORKERS[index]} does not end")
@@ -325,11 +371,27 @@ class Pipeline:
             count += sum(not client["name"].endswith(" sidecar") for client in status.get("clients", []))
         return count
 
+    def entries(self):
+        """The ledger's, a row of 8 bytes each."""
+        end = min(self.ledger[Ledger.NEXT], self.ledger[Ledger.LIMIT])
+        return numpy.frombuffer(self.ledger.memory, numpy.uint8, 8 * end, Ledger.HEAD).reshape(-1, 8)[1:]
+
+    def account_calls(self):
+        """The figures of calls; those that were stuck are told."""
+        figures, stuck, words = calls.account(
+            self.entries(), self.ledger[Ledger.REPLIES] + self.ledger[Ledger.SOCKET_REPLIES])
+        if stuck:
+            self.fail(f"{stuck} calls did not end")
+        return figures, words
+
+    def corrupt(self):
+        return sum(self.ledger[word] for word in (Ledger.CORRUPT, Ledger.FAILED, Ledger.SOCKET_FAULTS))
+
     def account(self):
         """lost, duplicates, duplicates_unexplained, and the same in words."""
         ledger, rings = self.ledger, self.rings
-        end = min(ledger[ledger.NEXT], ledger[ledger.LIMIT])
-        table = numpy.frombuffer(ledger.memory, numpy.uint8, 8 * end, ledger.HEAD).reshape(-1, 8)[1:]
+        table = self.entries()
+        table = table[table[:, 1] != calls.CALL]
         sent, kinds, orphaned = table[:, 0], table[:, 1], table[:, 3].astype(int)
         told = sent == ledger.ACCEPTED
         arrived = numpy.where(kinds == SPILL, table[:, 4], table[:, 7]).astype(int)
@@ -370,6 +432,7 @@ def run(arguments, directory):
         leaked = pipeline.finish()
         leaked = max(leaked, pipeline.status_leaks())
         lost, duplicates, unexplained, words = pipeline.account()
+        of_calls, call_words = pipeline.account_calls()
         for sidecar in pipeline.sidecars:
             if sidecar.stop() != 0:
                 pipeline.fail(f"the sidecar of {sidecar.stage} ended badly: {sidecar.tail()}")
@@ -380,16 +443,19 @@ def run(arguments, directory):
         leaked += len(left)
         ledger = pipeline.ledger
         recoveries = pipeline.recoveries or [0.0]
+        if call_words:
+            print(f"calls: {call_words}", file=sys.stderr)
         if arguments.verbose or lost or leaked or pipeline.stuck:
             print(words, file=sys.stderr)
             print(", ".join(f"{name} {sum(ring.total(name) for ring in pipeline.rings[:4])}" for name in
                             ("requeued", "nacked", "overflows", "forwarded", "forward_copies")), file=sys.stderr)
-            print(f"left over: {left}; ids that somebody died with: {pipeline.orphaned}", file=sys.stderr)
+            print(f"left over: {left}; ids that somebody died with: {pipeline.orphaned}; "
+                  f"calls by socket: {ledger[Ledger.SOCKET_NEXT]}", file=sys.stderr)
         sent = sum(ledger.worker(index)[2] for index in range(len(WORKERS)))
         p50, worst = (round(1000 * figure, 2) for figure in (statistics.median(recoveries), max(recoveries)))
         return dict(zip(KEYS, (
             sent, pipeline.kills, pipeline.stops, pipeline.sidecar_kills, p50, worst, lost, duplicates, unexplained,
-            leaked, ledger[ledger.CORRUPT] + ledger[ledger.FAILED], pipeline.stuck, round(ratio, 3))))
+            *of_calls.values(), leaked, pipeline.corrupt(), pipeline.stuck, round(ratio, 3))))
     finally:
         pipeline.close()
 
@@ -414,7 +480,7 @@ def main():
         print(f"{key:{width}}  {value}")
     if arguments.json:
         arguments.json.write_text(json.dumps(figures) + "\n")
-    return int(any(figures[key] for key in ("lost", "duplicates_unexplained", "leaked", "corrupt", "stuck")))
+    return int(any(figures[key] for key in BAD))
 
 
 if __name__ == "__main__":

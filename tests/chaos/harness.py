@@ -180,22 +180,36 @@ class Sidecar:
 class Ledger:
     """The file that tests/chaos/ledger.h describes."""
 
-    HEAD, NEXT, CORRUPT, FAILED, STOP, LIMIT = 16384, 0, 1, 2, 3, 4
+    HEAD, NEXT, CORRUPT, FAILED, STOP, LIMIT, REPLIES, OK, DEATHS = 16384, 0, 1, 2, 3, 4, 5, 6, 8
+    SOCKET_NEXT, SOCKET_LIMIT, SOCKET_OK, SOCKET_REPLIES, SOCKET_FAULTS = 10, 11, 12, 13, 14
     WORKERS_AT, WORKER_BYTES, WORKERS, HELD = 128 + 32 * 32, 128, 64, 8
     TRIED, ACCEPTED, REFUSED = 1, 2, 3
+    SENT, KIND, OUTCOME, ORPHANED, EXECUTED, ANSWERED, NEAR_DEATH = range(7)  # of a call's entry
+    ABANDONED = 6
 
     def __init__(self, path, messages):
         self.path = pathlib.Path(path)
         with open(path, "w+b") as file:
             file.truncate(self.HEAD + 8 * messages)
-            self.memory = mmap.mmap(file.fileno(), 0)
+            self.map(file)
         self[self.NEXT], self[self.LIMIT] = 1, messages
 
+    @classmethod
+    def existing(cls, path):
+        ledger = cls.__new__(cls)
+        with open(path, "r+b") as file:
+            ledger.map(file)
+        return ledger
+
+    def map(self, file):
+        self.memory = mmap.mmap(file.fileno(), 0)
+        self.words = memoryview(self.memory).cast("Q")  # whole at a time: what struct packs is 0 on the way
+
     def __getitem__(self, word):
-        return struct.unpack_from("<Q", self.memory, word * 8)[0]
+        return self.words[word]
 
     def __setitem__(self, word, value):
-        struct.pack_into("<Q", self.memory, word * 8, value)
+        self.words[word] = value
 
     def message(self, number):
         """sent, kind, wanted, turned, and arrivals of 4 stages."""
@@ -205,9 +219,8 @@ class Ledger:
         """pid, beat_ns, sent, received, and the ids that it holds."""
         return struct.unpack_from("<12Q", self.memory, self.WORKERS_AT + index * self.WORKER_BYTES)
 
-
     def beat(self, index, now_ns):
-        struct.pack_into("<Q", self.memory, self.WORKERS_AT + index * self.WORKER_BYTES + 8, now_ns)
+        self.words[(self.WORKERS_AT + index * self.WORKER_BYTES) // 8 + 1] = now_ns
 
     def take_held(self, index):
         """The ids that a dead worker had, which are nobody's now."""
@@ -216,9 +229,23 @@ class Ledger:
         struct.pack_into(f"<{self.HELD}Q", self.memory, at, *[0] * self.HELD)
         return held
 
-    def orphan(self, number):
-        at = self.HEAD + 8 * number + 3
+    def hold(self, index, place, number):
+        self.words[(self.WORKERS_AT + index * self.WORKER_BYTES) // 8 + 4 + place] = number
+
+    def note(self, number, field, value):
+        self.memory[self.HEAD + 8 * number + field] = value
+
+    def count(self, number, field):
+        at = self.HEAD + 8 * number + field
         self.memory[at] = min(255, self.memory[at] + 1)
+
+    def orphan(self, number):
+        self.count(number, self.ORPHANED)  # in the entry of a message at the same place
+
+    def abandon(self, number):
+        """A call whose caller is dead and did not see its end."""
+        if self.memory[self.HEAD + 8 * number + self.OUTCOME] == 0:
+            self.note(number, self.OUTCOME, self.ABANDONED)
 
 
 class Failpoints:

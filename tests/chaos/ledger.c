@@ -34,6 +34,11 @@ uint64_t ledger_id(struct ledger *ledger)
     return id < atomic_load(&ledger->words[LEDGER_LIMIT]) ? id : 0;
 }
 
+struct ledger_call *ledger_call(struct ledger *ledger, uint64_t id)
+{
+    return (struct ledger_call *)&ledger->messages[id];
+}
+
 void ledger_count(_Atomic uint8_t *counter)
 {
     uint8_t value = atomic_load(counter);

@@ -22,7 +22,14 @@ enum ledger_word {
     LEDGER_CORRUPT, /* bodies that were not those of their ticket */
     LEDGER_FAILED,  /* calls that gave an error which none of the faults explains */
     LEDGER_STOP,    /* sources end */
-    LEDGER_LIMIT    /* ids below it have a place */
+    LEDGER_LIMIT,   /* ids below it have a place */
+    LEDGER_REPLIES, /* that callers got */
+    /* One for each route of calls. */
+    LEDGER_OK,                     /* calls that ended well */
+    LEDGER_DEATHS = LEDGER_OK + 2, /* of callees: odd while one is being killed */
+    /* What socket_worker.py has for its calls: 5 words. Their ids come before the others. */
+    LEDGER_SOCKET = LEDGER_DEATHS + 2,
+    LEDGER_WORDS_USED = LEDGER_SOCKET + 5
 };
 
 /* 8 bytes: one message's history. Counters stop at 255. */
@@ -34,6 +41,32 @@ struct ledger_message {
         turned; /* kill: bits of stages it was forwarded to instead. chaos: deaths of its holders */
     _Atomic uint8_t
         arrived[LEDGER_STAGES]; /* how often a consumer of that stage was done with it */
+};
+
+enum call_outcome {
+    CALL_NONE,
+    CALL_OK,
+    CALL_REFUSED, /* the callee answered with an error, as it was asked to */
+    CALL_UNAVAILABLE,
+    CALL_TIMED_OUT,
+    CALL_CANCELLED,
+    CALL_ABANDONED, /* the caller was killed; the driver's note */
+    CALL_STUCK,     /* the caller gave up waiting */
+    CALL_FAILED     /* with an error that nothing explains */
+};
+
+#define LEDGER_CALL 4 /* kind of what is a call: its entry is a struct ledger_call */
+
+/* 8 bytes: one call's history. */
+struct ledger_call {
+    _Atomic uint8_t sent; /* enum ledger_sent */
+    uint8_t kind;         /* LEDGER_CALL */
+    _Atomic uint8_t outcome;
+    _Atomic uint8_t orphaned;   /* deaths of callees that had noted it as held */
+    _Atomic uint8_t executed;   /* how often a callee began with it */
+    _Atomic uint8_t answered;   /* how often a callee was about to send its last reply */
+    _Atomic uint8_t near_death; /* 1: a callee of its stage was killed while it was in flight */
+    uint8_t spare;
 };
 
 /* A process's own line of the head, 128 bytes. */
@@ -54,7 +87,8 @@ struct ledger {
     struct ledger_message messages[];
 };
 
-_Static_assert(sizeof(struct ledger_message) == 8 && sizeof(struct ledger_worker) == 128 &&
+_Static_assert(sizeof(struct ledger_message) == 8 && sizeof(struct ledger_call) == 8 &&
+                   (int)LEDGER_WORDS_USED <= LEDGER_WORDS && sizeof(struct ledger_worker) == 128 &&
                    sizeof(struct ledger) == LEDGER_HEAD,
                "the tests read it by these sizes");
 
@@ -62,6 +96,7 @@ _Static_assert(sizeof(struct ledger_message) == 8 && sizeof(struct ledger_worker
 struct ledger *ledger_open(const char *path);
 /* A fresh id, or 0 when there is no place for another. */
 uint64_t ledger_id(struct ledger *ledger);
+struct ledger_call *ledger_call(struct ledger *ledger, uint64_t id);
 void ledger_count(_Atomic uint8_t *counter);
 
 /* A body of `bytes`, at least 32 and a multiple of 8, that no other id and ticket give. */

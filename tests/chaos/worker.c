@@ -1,40 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A worker of the chaos pipeline: source, spill, middle, sink or reader, until its stdin ends or it
- * is killed.
+/* A worker of the chaos pipeline: source, spill, middle, sink, reader, caller or callee, until its
+ * stdin ends or it is killed.
  *
  * Usage: worker ROLE SOCKET LEDGER INDEX SEED
  *
  * A spill consumer takes what sources of its own stage send there. INDEX is its line of the ledger.
  * What it notes, and in which order, makes loss and doubles decidable: tests/chaos/README.md. */
-#include <errno.h>
+#include "tests/chaos/worker.h"
+
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "client/c/ringside.h"
-#include "tests/chaos/ledger.h"
-
-#define MS INT64_C(1000000)
-#define TIMEOUT_NS \
-    (100 * MS) /* of one call: the beat comes at least that often while nothing happens */
 #define TTL_NS    (10 * MS)   /* the longest of mortal messages */
 #define TICKET_NS (200 * MS)  /* of shared ones */
 #define KEPT_NS   (4000 * MS) /* of those that their owner frees: longer than it is ever stopped */
-#define BATCH     4           /* at most LEDGER_HELD */
 #define ONE_IN    16          /* of each rarer kind of step */
 
 enum kind { DURABLE, MORTAL, POISON, SPILL };
 
-static struct ringside *connection;
-static struct ledger *ledger;
-static struct ledger_worker *self;
+struct ringside *connection;
+struct ledger *ledger;
+struct ledger_worker *self;
 static uint64_t random_state;
 static bool over; /* the driver closed stdin */
 static const char *socket_path, *role;
 
-static uint64_t now_ns(void)
+uint64_t now_ns(void)
 {
     struct timespec now;
 
@@ -42,12 +36,12 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
 }
 
-static void beat(void)
+void beat(void)
 {
     atomic_store_explicit(&self->beat_ns, now_ns(), memory_order_relaxed);
 }
 
-static uint64_t draw(uint64_t below)
+uint64_t draw(uint64_t below)
 {
     random_state ^= random_state << 13;
     random_state ^= random_state >> 7;
@@ -55,27 +49,31 @@ static uint64_t draw(uint64_t below)
     return random_state % below;
 }
 
-static void tell(const char *what, const char *why)
+void tell(const char *what, const char *why)
 {
     fprintf(stderr, "%s %d: %s: %s\n", role, getpid(), what, why);
 }
 
-static void corrupt(const char *what, const char *why)
+void corrupt(const char *what, const char *why)
 {
     tell(what, why);
     atomic_fetch_add(&ledger->words[LEDGER_CORRUPT], 1);
 }
 
-/* Errors that the faults explain: no room, no message, and for a send a stage that is not
- * connected. */
+/* Errors that the faults explain: no room, no message; for a send a stage that is not connected;
+ * for a call also too many whose callees have not let them go; for a reply a caller that waits no
+ * more. */
 static bool is_expected(const char *what, int rc)
 {
     return rc == -RINGSIDE_ETIMEOUT || rc == -RINGSIDE_EFULL ||
            (rc == -RINGSIDE_EUNAVAILABLE &&
-            (strcmp(what, "send") == 0 || strcmp(what, "forward") == 0));
+            (strcmp(what, "send") == 0 || strcmp(what, "forward") == 0 ||
+             strcmp(what, "call") == 0)) ||
+           (rc == -RINGSIDE_ELIMIT && strcmp(what, "call") == 0) ||
+           (rc == -RINGSIDE_ECANCELLED && strcmp(what, "reply") == 0);
 }
 
-static bool failed(const char *what, int rc)
+bool failed(const char *what, int rc)
 {
     if (rc >= 0)
         return false;
@@ -86,7 +84,7 @@ static bool failed(const char *what, int rc)
     return true;
 }
 
-static bool goes_on(void)
+bool goes_on(void)
 {
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
 
@@ -108,8 +106,7 @@ static bool connect_to_stage(void)
     return false;
 }
 
-/* Where a death would show, and would be rare. */
-static void linger(void)
+void linger(void)
 {
     if (draw(64) == 0)
         usleep((useconds_t)draw(3000));
@@ -117,12 +114,12 @@ static void linger(void)
 
 /* ---- what it holds ---- */
 
-static void note_held(unsigned place, uint64_t id)
+void note_held(unsigned place, uint64_t id)
 {
     atomic_store(&self->held[place], id);
 }
 
-static uint64_t check(const struct ringside_message *message)
+uint64_t check(const struct ringside_message *message)
 {
     const char *why;
     uint64_t id =
@@ -139,14 +136,14 @@ static uint64_t check(const struct ringside_message *message)
 
 /* ---- sending ---- */
 
-static int loan(struct ringside_slot *slot, uint64_t bytes, int64_t timeout_ns)
+int loan(struct ringside_slot *slot, uint64_t bytes, int64_t timeout_ns)
 {
     struct ringside_tensor tensor = {.dtype = RINGSIDE_UINT8, .rank = 1, .shape = {(int64_t)bytes}};
 
     return ringside_loan(connection, &tensor, 1, 0, timeout_ns, slot);
 }
 
-static uint64_t some_bytes(void)
+uint64_t some_bytes(void)
 {
     return 64 + 8 * draw(480);
 }
@@ -369,15 +366,21 @@ static void reader_step(void)
 
 static void step(void)
 {
-    bool source = strcmp(role, "source") == 0, reader = strcmp(role, "reader") == 0;
+    bool stop = atomic_load(&ledger->words[LEDGER_STOP]) != 0;
 
-    if (!source && !reader)
-        consumer_step(strcmp(role, "sink") == 0    ? LEDGER_STAGES - 1
-                      : strcmp(role, "spill") == 0 ? 0
-                                                   : LEDGER_STAGES);
-    else if (atomic_load(&ledger->words[LEDGER_STOP]))
+    if (strcmp(role, "sink") == 0)
+        consumer_step(LEDGER_STAGES - 1);
+    else if (strcmp(role, "spill") == 0)
+        consumer_step(0);
+    else if (strcmp(role, "middle") == 0)
+        consumer_step(LEDGER_STAGES);
+    else if (strcmp(role, "callee") == 0)
+        callee_step();
+    else if (strcmp(role, "caller") == 0)
+        caller_step(!stop);
+    else if (stop)
         usleep(10000);
-    else if (source)
+    else if (strcmp(role, "source") == 0)
         source_step();
     else
         reader_step();

@@ -87,10 +87,10 @@ def call(client, method="scale", data=b"\2" * 16, **options):
     return client.begin_call(method, data, route="there", **options)
 
 
-def call_in_time(client, take, timeout=0.1):
+def call_in_time(client, take, timeout=0.1, options=lambda timeout: {"timeout": timeout}):
     """A call that `take` takes before its time is over, what it gave, and that time: more for each until one is taken."""
     while True:
-        pending = call(client, timeout=timeout)
+        pending = call(client, **options(timeout))
         try:
             return pending, take(), timeout
         except (Failed, Refused) as error:

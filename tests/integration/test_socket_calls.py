@@ -69,6 +69,28 @@ def test_release_and_nack_without_an_answer(stages, caller, callee):  # noqa: F8
     assert stages.slots() == []
 
 
+@pytest.mark.parametrize("taken", [True, False])
+def test_request_let_go_for_its_age_is_a_timeout(stages, caller, callee, taken):  # noqa: F811
+    """Whoever ends it: the sidecar's own timer may come after that."""
+    ttl_s = 0.03
+
+    def take():
+        return callee.receive(timeout=0.01)
+
+    if taken:
+        pending, request, ttl_s = call_in_time(caller, take, ttl_s, lambda s: {"timeout": 20, "ttl_ns": int(s * 1e9)})
+        time.sleep(ttl_s + 0.01)
+        callee.release(request.lease)
+    else:
+        pending = call(caller, timeout=20, ttl_ns=int(ttl_s * 1e9))
+        time.sleep(ttl_s + 0.01)
+        with refused("TIMEOUT"):
+            take()
+    with refused("TIMEOUT"):
+        caller.end_call(pending)
+    stages.wait_empty()
+
+
 def test_timeout_travels_and_is_seen(stages, caller, callee):  # noqa: F811
     pending, request, timeout = call_in_time(caller, lambda: callee.receive(timeout=0.1))
     assert 0 < request.ttl_ns <= timeout * 1e9
