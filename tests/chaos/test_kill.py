@@ -183,7 +183,7 @@ SCENARIOS = {
     "close_with_all": Scenario("consumer", "b", ["hold 3 500", "loan 2 0", "sleep 0"], prepare=TO_B),
     # worker that calls, and one that is called
     "call": Scenario("caller", "a", ["call b 2 1", "call b 1 2"], waiting=[("b", "serve 3 2 500")]),
-    "cancel": Scenario("caller", "a", ["begin b 1", "sleep 30", "cancel"], waiting=[("b", "hold 1 500")],
+    "cancel": Scenario("caller", "a", ["begin b 1", "sleep 200", "cancel"], waiting=[("b", "hold 1 500")],
                        only="cancel|expire|free|call"),
     "cancel_before_it_is_taken": Scenario("caller", "a", ["begin b 1", "cancel"], only="expire|free"),
     "close_calling": Scenario("caller", "a", ["begin b 3", "sleep 30"], waiting=[("b", "serve 1 3 500")],
