@@ -51,9 +51,10 @@ enum rs_box_content rs_box_look(struct rs_box *box, unsigned cell, struct rs_rin
 /* The cell becomes empty; then wakes who waits for room. False when it was not `ticket` any more.
  */
 bool rs_box_take(struct rs_box *box, unsigned cell, uint64_t ticket);
-/* The same for the last reply of a call that is not cancelled: nobody else writes the cell, or
- * waits for it. */
-void rs_box_empty(struct rs_box *box, unsigned cell);
+/* The same for the last reply of a call that is not cancelled: nobody waits for the cell. False when
+ * what was looked at was a late reply to an earlier owner of the number, and its slot may hold another by
+ * now: then nothing that was read of it counts. */
+bool rs_box_empty(struct rs_box *box, unsigned cell, uint64_t ticket);
 
 /* True: nobody had taken the request, and nobody will. False: a callee has or had it, and may see
  * that it is cancelled. */
