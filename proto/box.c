@@ -87,7 +87,7 @@ bool rs_reply_take_back(const struct rs_reply *reply, bool caller_is_gone)
      * callee waits for the cell. */
     if (won && rs_cas_seq_cst(cell, &back, 0))
         rs_wait_wake(&reply->box->room, -1);
-    return true;
+    return won;
 }
 
 bool rs_client_is_there(const struct rs_ring *ring, unsigned number, uint64_t nonce, uint64_t mask)

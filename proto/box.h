@@ -24,7 +24,8 @@ struct rs_reply {
  * loan is lost. */
 int rs_reply_publish(const struct rs_reply *reply);
 /* When the caller is found gone, or the call cancelled, after rs_reply_publish. True when this call
- * took it back: the slot is released then. False: the caller, who lives, has it and ends it. */
+ * took it back: the slot is released then. False: the caller took it. If it lives, it ends it; of one that
+ * is gone, maybe because it had all that it wanted, this call has released what was left. */
 bool rs_reply_take_back(const struct rs_reply *reply, bool caller_is_gone);
 /* Whether the number is still that client's: `mask` says which bits of its nonce are known. After a
  * seal, see README. */

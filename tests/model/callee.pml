@@ -78,7 +78,7 @@ inline take_back()
     :: !won && !gone
 #endif
     :: else ->
-        wanted = 0;
+        wanted = !won;
         CAS(bw[s], DW(TG(t), nb, HELD), DW(TG(t), 0, DONE), out = out & ~BIT(id));
         free_reply(s);
         if

@@ -394,7 +394,7 @@ proctype monitor()
             assert(!busy || CALLEES_DEAD);
             /* No slot is left; who waits for a worker has its request. */
             do
-            :: i < NQ -> assert(SP(qs[i]) == FREE || (CALLEES_DEAD && DP(q0[i]) == QUEUED && !(dead & 1))); i++
+            :: i < NQ -> assert(SP(qs[i]) == FREE || (CALLEES_DEAD && DP(q0[i]) == QUEUED && !((dead >> (NONCE(qid[i]) - 1)) & 1))); i++
             :: else -> break
             od;
             i = 0; do :: i < NB -> assert(SP(bs[i]) == FREE); i++ :: else -> break od;

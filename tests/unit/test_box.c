@@ -242,7 +242,7 @@ static void reply_to_the_dead_is_taken_back(void **state)
     assert_false(rs_client_is_there(&fixture->ring.ring, CALLER, NONCE, UINT64_MAX));
     assert_false(rs_client_is_there(&fixture->ring.ring, 64, 0, 0));
     rs_box_clear(fixture->reply.box);
-    assert_true(rs_reply_take_back(&fixture->reply, true));
+    assert_false(rs_reply_take_back(&fixture->reply, true));
     assert_int_equal(rs_ring_release(&fixture->request), 0);
     assert_all_free(fixture);
 }
@@ -328,6 +328,20 @@ static void death_wakes_who_waits_for_room(void **state)
                      rs_client_state(1, RS_NO_READER, 0, RS_CLIENT_DEAD));
     rs_repair_wake(&fixture->ring.repair);
     assert_false(somebody_sleeps(room));
+}
+
+/* It had what it wanted, and its callee is not told that nobody wanted it. */
+static void caller_takes_its_reply_and_leaves(void **state)
+{
+    struct call_fixture *fixture = *state;
+    struct rs_lease lease;
+
+    take_request(fixture);
+    assert_int_equal(rs_reply_publish(&fixture->reply), 0);
+    assert_true(take(fixture, &lease));
+    assert_false(rs_reply_take_back(&fixture->reply, true));
+    assert_int_equal(rs_ring_release(&fixture->request), 0);
+    assert_all_free(fixture);
 }
 
 static void cancelled_before_anybody_took_it(void **state)
@@ -490,6 +504,7 @@ int main(void)
         CASE(reply_of_a_dead_caller_is_swept),
         CASE(request_of_a_dead_caller_is_for_nobody),
         CASE(taken_back_out_of_anothers_box),
+        CASE(caller_takes_its_reply_and_leaves),
         CASE(late_reply_is_not_taken_for_the_next),
         CASE(late_reply_of_the_dead_is_nobodys),
         CASE(death_wakes_who_waits_for_room),
