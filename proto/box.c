@@ -83,8 +83,8 @@ bool rs_reply_take_back(const struct rs_reply *reply, bool caller_is_gone)
     RS_FAILPOINT(take_back_after);
     if (rs_ring_release(&lease) < 0)
         rs_ring_free_check(reply->ring, lease.slot);
-    /* Not before: who dies here leaves the caller what to end. The number may have a new owner by now, whose
-     * callee waits for the cell. */
+    /* Not before: who dies here leaves the caller what to end. The number may have a new owner by
+     * now, whose callee waits for the cell. */
     if (won && rs_cas_seq_cst(cell, &back, 0))
         rs_wait_wake(&reply->box->room, -1);
     return won;

@@ -72,8 +72,9 @@ static int give(struct wait *wait, const struct session_call *call, const struct
 }
 
 /* 1: answered; 0: it was no reply to this call, or the stream goes on. */
-static int accept_reply(struct wait *wait, struct session_call *call, const struct rs_pending *pending,
-                        uint64_t ticket, const struct rs_lease *lease)
+static int accept_reply(struct wait *wait, struct session_call *call,
+                        const struct rs_pending *pending, uint64_t ticket,
+                        const struct rs_lease *lease)
 {
     struct session *session = wait->session;
     struct rs_message header;
