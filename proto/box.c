@@ -103,10 +103,11 @@ bool rs_reply_take_back(const struct rs_reply *reply, bool caller_is_gone)
     RS_FAILPOINT(take_back_after);
     if (rs_ring_release(&lease) < 0)
         rs_ring_free_check(reply->ring, lease.slot);
-    /* Not before: who dies here leaves the caller what to end. */
+    /* Not before: who dies here leaves the caller what to end. The number may have a new owner by
+     * now, whose callee waits for the cell. */
     if (won)
         take_out(reply, back);
-    return true;
+    return won;
 }
 
 bool rs_client_is_there(const struct rs_ring *ring, unsigned number, uint64_t nonce, uint64_t mask)
@@ -177,11 +178,13 @@ bool rs_box_take(struct rs_box *box, unsigned cell, uint64_t ticket)
     return true;
 }
 
-void rs_box_empty(struct rs_box *box, unsigned cell)
+bool rs_box_empty(struct rs_box *box, unsigned cell, uint64_t ticket)
 {
     RS_FAILPOINT(box_take_before);
-    rs_store_release(&box->cell[cell], 0);
+    if (!rs_cas_seq_cst(&box->cell[cell], &ticket, 0))
+        return false;
     RS_FAILPOINT(box_take_after);
+    return true;
 }
 
 bool rs_request_cancel(struct rs_ring *ring, uint32_t slot, uint32_t generation)

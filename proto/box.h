@@ -24,7 +24,9 @@ struct rs_reply {
  * loan is lost. */
 int rs_reply_publish(const struct rs_reply *reply);
 /* When the caller is found gone, or the call cancelled, after rs_reply_publish. True when this call
- * took it back: the slot is released then. False: the caller, who lives, has it and ends it. */
+ * took it back: the slot is released then. False: the caller took it. If it lives, it ends it; of
+ * one that is gone, maybe because it had all that it wanted, this call has released what was left.
+ */
 bool rs_reply_take_back(const struct rs_reply *reply, bool caller_is_gone);
 /* Whether the number is still that client's: `mask` says which bits of its nonce are known. After a
  * seal, see README. */
@@ -51,9 +53,10 @@ enum rs_box_content rs_box_look(struct rs_box *box, unsigned cell, struct rs_rin
 /* The cell becomes empty; then wakes who waits for room. False when it was not `ticket` any more.
  */
 bool rs_box_take(struct rs_box *box, unsigned cell, uint64_t ticket);
-/* The same for the last reply of a call that is not cancelled: nobody else writes the cell, or
- * waits for it. */
-void rs_box_empty(struct rs_box *box, unsigned cell);
+/* The same for the last reply of a call that is not cancelled: nobody waits for the cell. False
+ * when what was looked at was a late reply to an earlier owner of the number, and its slot may hold
+ * another by now: then nothing that was read of it counts. */
+bool rs_box_empty(struct rs_box *box, unsigned cell, uint64_t ticket);
 
 /* True: nobody had taken the request, and nobody will. False: a callee has or had it, and may see
  * that it is cancelled. */

@@ -262,6 +262,22 @@ static bool has_number(const uint64_t *in_use, unsigned number)
     return (in_use[number / 64] >> number % 64 & 1) != 0;
 }
 
+/* A reply says for whom it is. Its callee may have died before it saw that the number has another owner now, who knows
+ * nothing of it. The header was read before the compare-and-swap proves that it was this reply's. */
+static void sweep_stranger(struct rs_repair *repair, uint32_t slot, unsigned index, uint64_t word)
+{
+    struct rs_slot *record = &repair->ring->slots[slot];
+    uint64_t admission = rs_load_relaxed(&record->header[RS_HEADER_ADMISSION]);
+    const struct rs_client *holder = &repair->ring->clients[rs_delivery_holder(word)];
+
+    if (rs_delivery_destination(word) != RS_REPLY_DESTINATION || admission == 0 ||
+        admission == rs_load_relaxed(&holder->nonce))
+        return;
+    if (rs_cas_seq_cst(&record->delivery[index], &word,
+                       rs_delivery(rs_delivery_generation(word), 0, RS_REPLY_DESTINATION, 0, RS_DONE)))
+        count(repair, &repair->dead_lettered, RS_DEAD_LETTERED);
+}
+
 /* A number is given anew only after its sweep and an audit, so what a free one holds was never taken: a stray write says
  * so, and nobody would ever give it back. */
 static void sweep_nobody(struct rs_repair *repair, uint32_t slot, uint64_t state)
@@ -279,10 +295,13 @@ static void sweep_nobody(struct rs_repair *repair, uint32_t slot, uint64_t state
         uint64_t word = rs_load_seq_cst(&record->delivery[i]);
         uint16_t holder = (uint16_t)rs_delivery_holder(word);
 
-        if (rs_delivery_phase(word) == RS_HELD &&
-            rs_delivery_generation(word) == rs_state_generation(state) &&
-            !has_number(repair->clients_in_use, holder))
+        if (rs_delivery_phase(word) != RS_HELD ||
+            rs_delivery_generation(word) != rs_state_generation(state))
+            continue;
+        if (!has_number(repair->clients_in_use, holder))
             sweep_delivery(repair, slot, i, holder);
+        else
+            sweep_stranger(repair, slot, i, word);
     }
     uint64_t bits = rs_load_seq_cst(&record->readers) & RS_READERS_BITS & ~*repair->readers_in_use;
     if (bits != 0)

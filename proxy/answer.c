@@ -204,7 +204,8 @@ static struct call_words words_of(const struct request *request, unsigned status
                                   uint32_t number)
 {
     return (struct call_words){.id = request->header.call_id,
-                               .call = rs_call_reply(status, last ? RS_CALL_LAST : 0, number)};
+                               .call = rs_call_reply(status, last ? RS_CALL_LAST : 0, number),
+                               .admission = request->header.admission};
 }
 
 /* A slot with a text and no data. 0 or -RINGSIDE_E_FULL; -RINGSIDE_E_TOO_BIG: no slot has room for

@@ -71,16 +71,21 @@ static int give(struct wait *wait, const struct session_call *call, const struct
     return 0;
 }
 
-/* The reply is out of its cell. 1: answered; 0: it was no reply to this call, or the stream goes
- * on. */
-static int accept_reply(struct wait *wait, struct session_call *call, const struct rs_lease *lease)
+/* 1: answered; 0: it was no reply to this call, or the stream goes on. */
+static int accept_reply(struct wait *wait, struct session_call *call,
+                        const struct rs_pending *pending, uint64_t ticket,
+                        const struct rs_lease *lease)
 {
     struct session *session = wait->session;
     struct rs_message header;
+    int rc = rs_message_load(&header, &lease->ring->slots[lease->slot],
+                             control_body(lease->ring, lease->slot),
+                             rs_ring_slot_bytes(lease->ring, lease->slot));
 
-    if (rs_message_load(&header, &lease->ring->slots[lease->slot],
-                        control_body(lease->ring, lease->slot),
-                        rs_ring_slot_bytes(lease->ring, lease->slot)) == 0) {
+    /* After the header: the cell still names the slot, so what was read was this reply's. */
+    if (!rs_box_take(session_box(session), pending->cell, ticket))
+        return 0;
+    if (rc == 0) {
         if (header.call_id != call->id || rs_call_kind(header.call) != RS_CALL_REPLY ||
             rs_call_number(header.call) != (call->number & RS_CALL_NUMBER_MASK)) {
             (void)rs_ring_release(lease); /* of another call, whose callee came late */
@@ -98,7 +103,7 @@ static int accept_reply(struct wait *wait, struct session_call *call, const stru
         header.call = 0; /* `give` finds the same */
     }
     bool last = (rs_call_flags(header.call) & RS_CALL_LAST) != 0;
-    int rc = give(wait, call, lease);
+    rc = give(wait, call, lease);
     RS_FAILPOINT(session_reply_given);
     if (rc == 0 && !last)
         return 0;
@@ -158,8 +163,9 @@ static int try_reply(struct wait *wait)
             return fail_gone(wait, call);
         if (content == RS_BOX_EMPTY || content == RS_BOX_UNSEALED || content == RS_BOX_TAKEN_BACK)
             return 0;
-        if (rs_box_take(box, pending.cell, ticket) && content == RS_BOX_REPLY &&
-            accept_reply(wait, call, &lease) != 0)
+        if (content != RS_BOX_REPLY)
+            (void)rs_box_take(box, pending.cell, ticket);
+        else if (accept_reply(wait, call, &pending, ticket, &lease) != 0)
             return 1;
     }
     control_look_again(session->proxy);

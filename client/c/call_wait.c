@@ -8,6 +8,7 @@
 
 #define SPINS_PER_CLOCK 16
 #define SPINS_FIRST     64  /* looks before the first reading of the clock */
+#define LOOKS           16  /* in a row at a cell in which others leave nonsense */
 #define TEXT_BYTES      400 /* of an error reply that is kept for ringside_explain */
 
 /* What a look finds. */
@@ -112,9 +113,9 @@ static int accept_reply(struct ringside *connection, struct ringside_call *call,
         return NOTHING;
     }
     bool last = (rs_call_flags(header.call) & RS_CALL_LAST) != 0;
-    if (LIKELY(last))
-        rs_box_empty(call_box(connection), cell);
-    else if (!rs_box_take(call_box(connection), cell, ticket))
+    /* After the header: the cell still names the slot, so what was read was this reply's. */
+    if (LIKELY(last) ? !rs_box_empty(call_box(connection), cell, ticket)
+                     : !rs_box_take(call_box(connection), cell, ticket))
         return NOTHING;
     call->private_[CALL_NUMBER]++;
     call->status = rs_call_status(header.call);
@@ -185,18 +186,24 @@ SELDOM static int fail_none(struct ringside *connection)
                      "no reply came within the timeout; the call goes on");
 }
 
-/* Also whether the callee is gone. */
+/* Also whether the callee is gone. What is no reply is dropped, and then there may be something else to see: nobody
+ * sleeps over it. */
 static int look_well(struct ringside *connection, struct ringside_call *call,
                      const struct rs_pending *pending, struct ringside_message *reply)
 {
-    struct rs_lease lease;
-    uint64_t ticket;
-    enum rs_box_content content = rs_call_look(pending, &ticket, &lease);
+    for (unsigned looks = 0; looks < LOOKS; looks++) {
+        struct rs_lease lease;
+        uint64_t ticket;
+        enum rs_box_content content = rs_call_look(pending, &ticket, &lease);
 
-    if (content == RS_BOX_GONE)
-        return fail_gone(connection, call);
-    if (content != RS_BOX_EMPTY)
-        return take_reply(connection, call, pending, content, ticket, &lease, reply);
+        if (content == RS_BOX_GONE)
+            return fail_gone(connection, call);
+        if (content != RS_BOX_REPLY && content != RS_BOX_STRAY)
+            return NOTHING;
+        int rc = take_reply(connection, call, pending, content, ticket, &lease, reply);
+        if (rc != NOTHING)
+            return rc;
+    }
     return NOTHING;
 }
 

@@ -155,7 +155,7 @@ static int send_reply(struct ringside *connection, struct ringside_message *mess
     header->call = rs_call_reply(status, last ? RS_CALL_LAST : 0, (uint32_t)number);
     header->method_offset = 0;
     header->method_bytes = 0;
-    header->admission = 0;
+    header->admission = request.admission;
     rs_message_store(header, &own->slots[loan->slot], base);
     int rc = rs_reply_publish(&reply);
     if (UNLIKELY(rc == -RINGSIDE_E_FULL))

@@ -12,7 +12,7 @@ class Case(typing.NamedTuple):
     name: str
     model: str
     options: str
-    size: str  # small or large
+    size: str  # small; with --all also late, which is built as fast, and large
     holds: bool
     states: int
     note: str
@@ -28,6 +28,10 @@ def _large(model, name, options, states, note):
 
 def _fails(model, name, options, note):
     return Case(f"{model}-{name}", model, options, "small", False, 0, note)
+
+
+def _late(model, name, options, note, size="late"):
+    return Case(f"{model}-{name}", model, options, size, False, 0, note)
 
 
 def _pairs():
@@ -54,6 +58,8 @@ ONE = "-DNS=1 -DNP=1 "  # one slot that is used again and again, one producer
 FORK = "-DFORK -DNI=2 -DNS=1 -DNM=1 "
 BARE = "-DNR=1 -DNK=0 -DLEFT=1 "  # one reader, tickets alone
 TWO_RINGS = "-DNK=1 -DN0=1 -DN1=1 "
+PASSED = "-DNG=1 -DNR=2 -DNK=0 -DLEFT=1 -DNF=0 -DPASS "  # two readers, one reading, which may be passed on
+ANEW = "-DNO=2 -DNQ=2 -DMAXT=1 "  # the first caller leaves with a call that is held, the next one has its number
 ADOPT = "-DMAXR=1 -DMEND -DHOSTILE -DP0=6"
 WALK_DEATH = "-DN0=2 -DMAXC=1 -DWHO=4 -DNOAUDIT "
 LAPS = "-DLM=8 -DP0=14 "  # laps wrap from 7 to 0 after two messages
@@ -190,10 +196,24 @@ CASES = [
     _fails("tickets", "undo-quiet", BARE + "-DNF=1 -DMAXC=0 -DRGM=1 -DUNDOQUIET", "an undone reading was the last bit"),
     _fails("tickets", "words-first", "-DNR=1 -DNK=1 -DLEFT=1 -DNF=0 -DMAXC=0 -DROUTED -DREADQ -DWORDSCAN",
            "words scanned before readers"),
+    _holds("tickets", "passed", PASSED + "-DMAXC=0", 249556, "a reading is passed on beside readings and the time's end"),
+    _fails("tickets", "add-plain", PASSED + "-DMAXC=0 -DADDPLAIN", "a reading is added by a load and a store"),
+    _fails("tickets", "add-late", PASSED + "-DMAXC=0 -DADDLATE", "a reading is added after the own one"),
     _holds("retire", "one", "", 102431, "one reader, one who frees, one death"),
     _holds("retire", "deaths", "-DMAXC=2", 285872, "two deaths"),
     _fails("retire", "two-words", "-DTWO -DMAXC=0", "flag and bits change on their own"),
     _fails("retire", "two-words-undo", "-DTWO -DUNDO -DMAXC=0", "and the late reader runs the free check"),
+    # Calls.
+    _holds("calls", "cancel", "-DMAXT=1 -DPASSER", 18145, "a call that its caller gives up, or not; its slot is used by others"),
+    _holds("calls", "stream", "-DNREP=2 -DNB=2 -DMAXT=1", 61300, "two replies through one cell: a callee that waits for room"),
+    _holds("calls", "death", "-DMAXC=1", 571577, "one death anywhere"),
+    _holds("calls", "anew", ANEW, 330428, "a number that is given anew while a call of it is held"),
+    _fails("calls", "seal-first", "-DMAXC=1 -DSEALFIRST", "the ticket is posted after the seal"),
+    _fails("calls", "cell-first", "-DCELLFIRST", "no look at the cell after the word: a reply is lost"),
+    _fails("calls", "early-look", "-DMAXT=1 -DEARLYLOOK", "the callee looks at the cancel word before the seal"),
+    _fails("calls", "blind-cancel", "-DPASSER -DMAXT=1 -DBLINDCANCEL", "a stale cancel ends another message's word"),
+    _fails("calls", "no-id", ANEW + "-DNOID", "a reply of an earlier owner's call is accepted"),
+    _fails("calls", "blind-empty", ANEW + "-DBLINDEMPTY", "the last reply's cell is emptied whatever it holds"),
     # Store buffers.
     *_pairs(),
     _fails("dekker", "5-EARLY", "-DPAIR=5 -DEARLY", "the wait word is read before the head is moved"),
@@ -204,7 +224,39 @@ CASES = [
     _holds("dekker", "8-won", "-DPAIR=8 -DWON", 74, "a won one is"),
     _holds("dekker", "9", "-DPAIR=9", 419, "who loses the race for the head need not wake: the winner does"),
     _fails("dekker", "9-QUIET", "-DPAIR=9 -DQUIET", "who moves the head for another does not wake"),
-    # Large ones, for ./run model --all.
+    # For ./run model --all.
+    _late("calls", "look-first", "-DLOOKFIRST", "the caller looks before it arms"),
+    _late("calls", "one-step", "-DMAXT=1 -DMAXC=1 -DREAP -DONESTEP", "a cell is emptied before its reply is released"),
+    _late("calls", "requeue", "-DMAXC=1 -DNK=2 -DREQUEUE", "a request of a dead callee is executed twice"),
+    _late("calls", "wake-first", "-DWAKEFIRST", "the wake comes before the seal"),
+    _late("calls", "no-sweep-wake", "-DMAXC=1 -DNOSWEEPWAKE", "the sweep wakes nobody"),
+    _late("calls", "swept-asleep", "-DNREP=2 -DNB=2 -DNO=2 -DMAXC=1 -DSWEPTASLEEP", "who waits for room in a dead one's box is not woken"),
+    _late("calls", "no-look", "-DMAXT=1 -DNOLOOK", "no look at the cancel word"),
+    _late("calls", "no-entry", ANEW + "-DNOENTRY", "no look at the caller's entries"),
+    _late("calls", "release-first", "-DRELEASEFIRST", "the request is let go before the last reply"),
+    _late("calls", "won-only", "-DNO=2 -DMAXT=1 -DOTHERB -DWONONLY", "the box was emptied, and nobody releases the reply"),
+    _late("calls", "left-back", "-DMAXT=1 -DMAXC=1 -DREAP -DLEFTBACK", "a callee dies while it takes a reply back"),
+    _late("calls", "take-unsealed", "-DMAXT=1 -DTAKEUNSEALED", "a cancel takes a cell whose reply is sealed later"),
+    _late("calls", "early-cells", "-DNM=2 -DNQ=2 -DNK=2 -DMAXT=1 -DNOID -DEARLYCELLS", "cells of a cancelled call are used at once"),
+    _late("calls", "late-dead", "-DNO=2 -DMAXC=1 -DOTHERB -DLATEDEAD", "ring B is swept before the entry is DEAD"),
+    _late("calls", "left-queued", "-DMAXC=2 -DLEFTQUEUED", "a request of the dead waits for ever"),
+    _late("calls", "no-state", "-DNOSTATE", "a reply is taken before its seal"),
+    _late("calls", "quiet-take", "-DNREP=2 -DNB=2 -DQUIETTAKE", "who takes a reply wakes nobody"),
+    _late("calls", "quiet-back", ANEW + "-DNB=2 -DNK=2 -DQUIETBACK", "who takes one back out of another's box wakes nobody"),
+    _late("calls", "take-first", ANEW + "-DTAKEFIRST", "the header is read after the cell was emptied"),
+    _late("calls", "stray-sleep", "-DMAXC=1 -DSTRAYSLEEP", "who dropped a stray sleeps, and the callee is gone"),
+    _late("calls", "quiet-gone", "-DGIVEUP -DQUIETGONE", "a request is let go unanswered, and nobody is woken"),
+    _late("calls", "no-nonce", ANEW + "-DMAXC=1 -DOTHERB -DREAP -DTICK=3 -DNONONCE",
+          "a callee dies before it takes back what a number given anew holds", "large"),
+    _large("calls", "deaths", "-DMAXC=2", 1277952, "two deaths"),
+    _large("calls", "restart", "-DMAXR=1 -DMAXC=1", 2350170, "a death, and a restart of a sidecar in its sweep"),
+    _large("calls", "cancel-death", "-DMAXT=1 -DMAXC=1 -DREAP", 1251285, "a call given up, one death"),
+    _large("calls", "anew-two", "-DNO=2 -DNK=2", 1350338, "a number given anew, two callees"),
+    _large("calls", "anew-death", ANEW + "-DMAXC=1 -DOTHERB -DREAP -DTICK=3", 28216766,
+           "numbers given anew, another one in ring B, one death"),
+    _large("calls", "no-clear", ANEW + "-DNOCLEAR", 301062, "a box that is not emptied costs a look alone: states and ids tell"),
+    _large("tickets", "passed-death", PASSED + "-DMAXC=1", 1022023, "who passes its reading on dies"),
+    _large("tickets", "passed-free", PASSED.replace("-DNF=0", "-DNF=1") + "-DMAXC=0", 16445067, "a reading passed on, and Free"),
     _large("deliver", "A1", "-DNP=1 -DNM=2 -DNK=2 -DKT=1 -DMAXC=1", 36823030, "two slots, two consumers, one death"),
     _large("deliver", "A2", ONE + "-DNM=2 -DNK=2 -DMAXC=1", 3621041, "a slot used again, two consumers, one death"),
     _large("deliver", "A2b", ONE + "-DNM=2 -DNK=2 -DMAXC=2", 18682366, "two deaths"),

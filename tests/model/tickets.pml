@@ -4,11 +4,13 @@
  *
  * A publisher makes NG generations. NR readers x KR readings (newest ticket, the one before, or RGM older: the same short
  * generation); NF who Free; NK consumers of the delivery words; MAXC deaths, MAXR restarts, MAXE times the time to live ends.
- * RGM: generations in `readers` are counted modulo RGM, in `state` and tickets they are not. LEFT n readings, KEPT: n or kept.
+ * PASS: a reader may add a
+ * reading for another (rs_ring_readers_add) before it ends its own. RGM: generations in `readers` are counted modulo RGM, in `state` and tickets they are not. LEFT n readings, KEPT: n or kept.
  * ROUTED: word 0 is queued. READQ: a reader may queue word 1.
  * Wrong on purpose: FREECHK Free looks at readers, at state, then swaps, without a bit on; FREETEXT not even at state; UNDERFLOW the
  * end counts below 0; ENDTWO bit and count go in two steps; COUNTUNDO an undone begin counts; UNDOQUIET an undone begin never retires;
- * SWEEPQUIET the sweep runs no free check; NOTTL nothing ends by time; WORDSCAN the free check scans the words before readers. */
+ * SWEEPQUIET the sweep runs no free check; NOTTL nothing ends by time; WORDSCAN the free check scans the words before readers;
+ * ADDPLAIN a reading is added by a load and a store; ADDLATE after the own one ended, whatever the word says. */
 #ifndef NG
 #define NG 2
 #endif
@@ -76,9 +78,9 @@
 short st, rd, dw[NW];
 byte dead, swept, fin, deaths, restarts, expiries, newest;
 /* Ghosts, sets of generations but nread and body. */
-byte nread, body, ended[NG + 1];
+byte nread, body, ended[NG + 1], added[NG + 1];
 byte freed, expired, keptg;
-#define OVER(t) (((freed | expired) >> (t) & 1) || (!((keptg >> (t)) & 1) && ended[t] >= LEFT))
+#define OVER(t) (((freed | expired) >> (t) & 1) || (!((keptg >> (t)) & 1) && ended[t] >= LEFT + added[t]))
 
 inline crash()
 {
@@ -213,6 +215,33 @@ inline end_reading(t_, counted, freeing)
     ok = 0; r = 0; w = 0
 }
 
+/* rs_ring_readers_add: one more; the word is kept by the own bit */
+inline add_reader(t_)
+{
+    ok = 0;
+    do
+    :: R(r = rd);
+        if
+#ifndef ADDLATE
+        :: !(r & b) || RET(r) -> assert((r & b) && OVER(t_)); break
+#endif
+        :: RK(r) || RL(r) == 3 -> break
+#ifdef ADDLATE
+        :: !RK(r) && RL(r) < 3 ->
+#else
+        :: (r & b) && !RET(r) && !RK(r) && RL(r) < 3 ->
+#endif
+#ifdef ADDPLAIN
+            R(rd = r + 128; added[t_]++; ok = 1);
+#else
+            atomic { crash(); if :: rd == r -> rd = r + 128; added[t_]++; ok = 1 :: else fi };
+#endif
+            if :: ok -> break :: else fi
+        fi
+    od;
+    ok = 0; r = 0
+}
+
 /* rs_ring_ticket_free */
 inline free_ticket(t_)
 {
@@ -314,7 +343,13 @@ proctype reader(byte me)
             :: skip
             fi;
 #endif
+#if defined(PASS) && !defined(ADDLATE)
+            if :: add_reader(t) :: skip fi;
+#endif
             end_reading(t, 1, 0); got = 0
+#ifdef ADDLATE
+            ; if :: add_reader(t) :: skip fi
+#endif
         :: else -> assert(OVER(t)) /* STALE only when it is over */
         fi;
         t = 0

@@ -5,6 +5,7 @@
 
 #include "proto/box.h"
 #include "proto/tensor.h"
+#include "proto/wait.h"
 
 #define CALLER 8u
 #define CALLEE 5u /* consumer of the fixture's inbox */
@@ -241,7 +242,104 @@ static void reply_to_the_dead_is_taken_back(void **state)
     assert_false(rs_client_is_there(&fixture->ring.ring, CALLER, NONCE, UINT64_MAX));
     assert_false(rs_client_is_there(&fixture->ring.ring, 64, 0, 0));
     rs_box_clear(fixture->reply.box);
+    assert_false(rs_reply_take_back(&fixture->reply, true));
+    assert_int_equal(rs_ring_release(&fixture->request), 0);
+    assert_all_free(fixture);
+}
+
+static bool somebody_sleeps(rs_word32 *word)
+{
+    return (rs_load_relaxed(word) & RS_WAIT_ARMED) != 0;
+}
+
+/* The next owner's callee waits for the cell, and nobody else will empty it. */
+static void taken_back_out_of_anothers_box(void **state)
+{
+    struct call_fixture *fixture = *state;
+
+    take_request(fixture);
+    assert_int_equal(rs_reply_publish(&fixture->reply), 0);
+    rs_wait_arm(&fixture->reply.box->room, RS_WAIT_FUTEX);
     assert_true(rs_reply_take_back(&fixture->reply, true));
+    assert_false(somebody_sleeps(&fixture->reply.box->room));
+    assert_int_equal(rs_ring_release(&fixture->request), 0);
+    assert_all_free(fixture);
+}
+
+/* A look found a late reply to an earlier owner; its callee took it back and answers the new owner
+ * in the same slot. */
+static void late_reply_is_not_taken_for_the_next(void **state)
+{
+    struct call_fixture *fixture = *state;
+    struct rs_lease late, lease;
+    uint64_t ticket, next;
+
+    take_request(fixture);
+    assert_int_equal(rs_reply_publish(&fixture->reply), 0);
+    assert_int_equal(rs_call_look(&fixture->pending, &ticket, &late), RS_BOX_REPLY);
+    assert_true(rs_reply_take_back(&fixture->reply, true));
+    assert_int_equal(rs_ring_loan(&fixture->ring.ring, CALLEE, 0, &fixture->reply.loan), 0);
+    assert_int_equal(fixture->reply.loan.slot, late.slot);
+    assert_int_equal(rs_reply_publish(&fixture->reply), 0);
+    assert_false(rs_box_empty(fixture->reply.box, 3, ticket));
+    assert_int_equal(rs_call_look(&fixture->pending, &next, &lease), RS_BOX_REPLY);
+    assert_true(next != ticket);
+    assert_true(rs_box_empty(fixture->reply.box, 3, next));
+    assert_int_equal(rs_ring_release(&late), -RINGSIDE_E_STATE);
+    assert_int_equal(rs_ring_release(&lease), 0);
+    assert_int_equal(rs_ring_release(&fixture->request), 0);
+    assert_all_free(fixture);
+}
+
+/* The callee died between the seal and its look at the entries. */
+static void late_reply_of_the_dead_is_nobodys(void **state)
+{
+    struct call_fixture *fixture = *state;
+    struct rs_client *entry = &fixture->caller->clients[CALLER];
+    struct rs_repair *repair = &fixture->ring.repair;
+    uint64_t in_use[RS_MAX_CLIENTS / 64] = {UINT64_C(1) << CALLER | UINT64_C(1) << CALLEE | 1},
+                                     readers = 0;
+    uint32_t cursor = 0;
+
+    repair->clients_in_use = in_use;
+    repair->readers_in_use = &readers;
+    take_request(fixture);
+    rs_store_relaxed(
+        &fixture->ring.ring.slots[fixture->reply.loan.slot].header[RS_HEADER_ADMISSION], NONCE);
+    assert_int_equal(rs_reply_publish(&fixture->reply), 0);
+    assert_int_equal(rs_ring_release(&fixture->request), 0);
+    assert_true(rs_repair_audit(repair, 0, &cursor, UINT32_MAX));
+    assert_int_equal(fixture_count(&fixture->ring, RS_SEALED), 1); /* it is its caller's */
+    rs_store_relaxed(&entry->nonce, NONCE + 1);
+    cursor = 0;
+    assert_true(rs_repair_audit(repair, 0, &cursor, UINT32_MAX));
+    assert_int_equal(repair->dead_lettered, 1);
+    rs_box_clear(fixture->reply.box);
+    assert_all_free(fixture);
+}
+
+static void death_wakes_who_waits_for_room(void **state)
+{
+    struct call_fixture *fixture = *state;
+    rs_word32 *room = &fixture->reply.box->room;
+
+    rs_wait_arm(room, RS_WAIT_FUTEX);
+    rs_store_relaxed(&fixture->caller->clients[CALLER].state,
+                     rs_client_state(1, RS_NO_READER, 0, RS_CLIENT_DEAD));
+    rs_repair_wake(&fixture->ring.repair);
+    assert_false(somebody_sleeps(room));
+}
+
+/* It had what it wanted, and its callee is not told that nobody wanted it. */
+static void caller_takes_its_reply_and_leaves(void **state)
+{
+    struct call_fixture *fixture = *state;
+    struct rs_lease lease;
+
+    take_request(fixture);
+    assert_int_equal(rs_reply_publish(&fixture->reply), 0);
+    assert_true(take(fixture, &lease));
+    assert_false(rs_reply_take_back(&fixture->reply, true));
     assert_int_equal(rs_ring_release(&fixture->request), 0);
     assert_all_free(fixture);
 }
@@ -405,6 +503,11 @@ int main(void)
         CASE(nack_of_request_and_reply_ends_them),
         CASE(reply_of_a_dead_caller_is_swept),
         CASE(request_of_a_dead_caller_is_for_nobody),
+        CASE(taken_back_out_of_anothers_box),
+        CASE(caller_takes_its_reply_and_leaves),
+        CASE(late_reply_is_not_taken_for_the_next),
+        CASE(late_reply_of_the_dead_is_nobodys),
+        CASE(death_wakes_who_waits_for_room),
         CASE(reply_to_the_dead_is_taken_back),
         CASE(cancelled_before_anybody_took_it),
         CASE(cancelled_while_held),
