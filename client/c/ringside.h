@@ -181,7 +181,7 @@ int ringside_send(struct ringside *connection, struct ringside_slot *slot, const
 /* Publishes for reading by ticket: `readers` reads (1..255), or until freed with 0; always with a time to live. */
 int ringside_share(struct ringside *connection, struct ringside_slot *slot, unsigned readers,
                    const struct ringside_options *options, uint64_t *ticket);
-/* memcpy for what fills a slot: from 4 MiB on past the caches, which is faster for this core and for the reader. No
+/* memcpy for what fills a slot: from 8 MiB on past the caches, which is faster for this core and for the reader. No
  * overlap. The stores are complete when it returns. */
 void ringside_copy(void *to, const void *from, uint64_t bytes);
 /* Gives a loan back unpublished. */

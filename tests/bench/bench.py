@@ -29,7 +29,7 @@ BOUNDS = [
     ("control_rtt_ns_p50", "<=", 2, "uds_echo_rtt_ns_p50"),
     ("python_one_way_ns_p50", "<=", 40, "cacheline_one_way_ns_p50"),
     ("python_send_16MiB_ms_p50", "<=", 1.25, "memcpy_16MiB_ms_p50"),
-    ("copy_read_4MiB_ns_p50", "<=", 1.1, "memcpy_read_4MiB_ns_p50"),
+    ("copy_read_8MiB_ns_p50", "<=", 1.1, "memcpy_read_8MiB_ns_p50"),
     ("copy_read_16MiB_ms_p50", "<=", 1.1, "memcpy_read_16MiB_ms_p50"),
     ("pickle_socket_16MiB_ms_p50", ">=", 8, "python_send_16MiB_ms_p50"),
     ("syscalls_per_million_handoffs", "<=", 0, None),
@@ -44,7 +44,7 @@ KEYS = """
     futex_wake_rtt_ns_p50
     wake_rtt_ns_p50 uds_echo_rtt_ns_p50 control_rtt_ns_p50 python_one_way_ns_p50
     memcpy_16MiB_ms_p50 memcpy_cold_16MiB_ms_p50
-    memcpy_read_4MiB_ns_p50 copy_read_4MiB_ns_p50 memcpy_read_16MiB_ms_p50 copy_read_16MiB_ms_p50 python_send_16MiB_ms_p50
+    memcpy_read_8MiB_ns_p50 copy_read_8MiB_ns_p50 memcpy_read_16MiB_ms_p50 copy_read_16MiB_ms_p50 python_send_16MiB_ms_p50
     pickle_socket_16MiB_ms_p50 iceoryx_one_way_ns_p50 syscalls_per_million_handoffs
     mallocs_per_million_handoffs context_switches_per_s_at_120rps_busy
 """.split()

@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 
 #define LARGE_BYTES (UINT64_C(16) << 20)
-#define SMALL_BYTES (UINT64_C(4) << 20)
+#define SMALL_BYTES (UINT64_C(8) << 20)
 #define PLACES      4 /* as many slots as the default config has of 16 MiB */
 
 enum { SOURCE, PLACE, MAPPED = PLACE + PLACES };
@@ -78,7 +78,7 @@ static int copy_side(struct bench *bench, int side, void *bodies)
         struct passage passage = {
             .bodies = bodies, .bytes = i < 2 ? SMALL_BYTES : LARGE_BYTES, .sequence = turns};
         struct bench_plan plan = {
-            .warmup = 2 * PLACES, .batches = bench_scaled(bench, i < 2 ? 400 : 100), .per_batch = 1};
+            .warmup = 2 * PLACES, .batches = bench_scaled(bench, i < 2 ? 200 : 100), .per_batch = 1};
 
         if (bench_rounds(bench, side, &plan, rounds[i], &passage) < 0)
             return -1;

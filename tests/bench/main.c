@@ -17,7 +17,7 @@ static const struct bench_case {
 } cases[] = {
     {{"memcpy_16MiB_ms_p50"}, bench_memcpy_warm},
     {{"memcpy_cold_16MiB_ms_p50"}, bench_memcpy_cold},
-    {{"memcpy_read_4MiB_ns_p50", "copy_read_4MiB_ns_p50", "memcpy_read_16MiB_ms_p50",
+    {{"memcpy_read_8MiB_ns_p50", "copy_read_8MiB_ns_p50", "memcpy_read_16MiB_ms_p50",
       "copy_read_16MiB_ms_p50"}, bench_copy},
     {{"cacheline_one_way_ns_p50", "cacheline_pause_one_way_ns_p50", "handoff_one_way_ns_p50",
       "handoff_one_way_ns_p99_9", "tickets_per_second", "call_rtt_ns_p50"},
