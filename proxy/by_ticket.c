@@ -86,13 +86,13 @@ void control_refuse_ticket(struct conn_call *call, int error, const struct rs_ti
 
 /* Begins the reading and answers. 0, or a negative error: not answered. */
 static int read_slot(struct session *session, struct conn_call *call, struct rs_ring *ring,
-                     unsigned ring_number, const struct rs_ticket *ticket)
+                     unsigned ring_number, const struct rs_ticket *ticket, bool added)
 {
     Ringside__V1__ReadResponse response = RINGSIDE__V1__READ_RESPONSE__INIT;
     struct session_lease lease = {ring, ticket->slot, 0, -1, (uint8_t)ring_number, false};
     struct wire_message wire;
 
-    int rc = session_read_begin(session, ring, ring_number, ticket, &lease.generation);
+    int rc = session_read_begin(session, ring, ring_number, ticket, added, &lease.generation);
     if (rc < 0)
         return rc;
     if (wire_message_is_over(&ring->slots[ticket->slot]))
@@ -128,7 +128,7 @@ static int try_read(struct wait *wait)
             return 0;
     }
     if (rc >= 0)
-        rc = read_slot(session, wait->call, ring, ring_number, &ticket);
+        rc = read_slot(session, wait->call, ring, ring_number, &ticket, request->added);
     if (rc < 0)
         control_refuse_ticket(wait->call, rc, &ticket);
     return 1;
@@ -140,6 +140,48 @@ void control_read(struct session *session, struct conn_call *call)
 
     if (request != NULL)
         control_wait(session, call, request, try_read, WAIT_ROOM);
+}
+
+/* ---- AddReaders ---- */
+
+static void refuse_readers(struct conn_call *call, int error)
+{
+    if (error == -RINGSIDE_E_STATE)
+        conn_reply_error(call, error,
+                         "the lease is no reading of this session: received, released, or of an "
+                         "earlier sidecar; pass the lease that Read gave");
+    else if (error == -RINGSIDE_E_LIMIT)
+        conn_reply_error(call, error,
+                         "a message is read at most %d times in all; share it with kept and free "
+                         "it at the end",
+                         RS_READERS_LEFT_MAX);
+    else
+        conn_reply_error(call, error, "%s", rs_strerror(error));
+}
+
+void control_add_readers(struct session *session, struct conn_call *call)
+{
+    Ringside__V1__AddReadersRequest *request = (Ringside__V1__AddReadersRequest *)conn_decode(
+        call, &ringside__v1__add_readers_request__descriptor);
+    Ringside__V1__Empty response = RINGSIDE__V1__EMPTY__INIT;
+    struct session_lease lease;
+
+    if (request == NULL)
+        return;
+    unsigned readers = request->readers;
+    int rc = session_lease_of(session, request->lease, &lease);
+    conn_free_message(&request->base);
+    if (readers < 1 || readers > RS_READERS_LEFT_MAX) {
+        conn_reply_error(call, -RINGSIDE_E_INVALID, "%u readers to add: 1..%d", readers,
+                         RS_READERS_LEFT_MAX);
+        return;
+    }
+    if (rc == 0)
+        rc = lease.delivery < 0 ? session_read_add(session, &lease, readers) : -RINGSIDE_E_STATE;
+    if (rc < 0)
+        refuse_readers(call, rc);
+    else
+        conn_reply(call, &response.base, NULL, 0);
 }
 
 /* ---- Free ---- */

@@ -136,6 +136,7 @@ static const struct method {
     {.name = "Forward", .with_session = control_forward},
     {.name = "Nack", .with_session = control_nack},
     {.name = "Read", .with_session = control_read},
+    {.name = "AddReaders", .with_session = control_add_readers},
     {.name = "Free", .with_session = control_free},
     {.name = "Open", .with_session = open_target},
     {.name = "Status", .without = report_status},

@@ -28,6 +28,7 @@ void control_release(struct session *session, struct conn_call *call);
 void control_nack(struct session *session, struct conn_call *call);
 void control_forward(struct session *session, struct conn_call *call);
 void control_read(struct session *session, struct conn_call *call);
+void control_add_readers(struct session *session, struct conn_call *call);
 void control_free(struct session *session, struct conn_call *call);
 void control_receive_stream(struct session *session, struct conn_call *call);
 void control_credit(struct session *session, struct conn_call *call);

@@ -37,6 +37,11 @@ static struct session_reading *find(const struct table *table, unsigned ring_num
     return NULL;
 }
 
+static bool same_generation(uint32_t whole, uint32_t from_ticket)
+{
+    return (whole & RS_TICKET_GENERATION_MASK) == (from_ticket & RS_TICKET_GENERATION_MASK);
+}
+
 static struct session_reading *add(const struct table *table)
 {
     if (*table->count == *table->capacity) {
@@ -83,7 +88,7 @@ static bool is_alive(const struct rs_slot *slot, const struct rs_ticket *ticket,
 }
 
 /* `fresh` names ring, slot and reader. The slot cannot change under a bit that is on. */
-static int begin_bit(const struct table *table, const struct rs_ticket *ticket,
+static int begin_bit(const struct table *table, const struct rs_ticket *ticket, bool added,
                      struct session_reading *fresh)
 {
     struct session_reading *reading = find(table, fresh->ring_number, fresh->slot);
@@ -95,6 +100,8 @@ static int begin_bit(const struct table *table, const struct rs_ticket *ticket,
             return -RINGSIDE_E_STALE_TICKET;
         reading->count++;
         fresh->generation = reading->generation;
+        if (added)
+            (void)rs_ring_readers_add(reading->ring, reading->reader, reading->slot, -1);
         return 0;
     }
     if (fresh->reader == RS_NO_READER)
@@ -108,11 +115,6 @@ static int begin_bit(const struct table *table, const struct rs_ticket *ticket,
     else
         *reading = *fresh;
     return rc;
-}
-
-static bool same_generation(uint32_t whole, uint32_t from_ticket)
-{
-    return (whole & RS_TICKET_GENERATION_MASK) == (from_ticket & RS_TICKET_GENERATION_MASK);
 }
 
 static int end_bit(const struct table *table, const struct session_lease *lease, bool counted)
@@ -131,7 +133,7 @@ static int end_bit(const struct table *table, const struct session_lease *lease,
 }
 
 int session_read_begin(struct session *session, struct rs_ring *ring, unsigned ring_number,
-                       const struct rs_ticket *ticket, uint32_t *generation)
+                       const struct rs_ticket *ticket, bool added, uint32_t *generation)
 {
     bool shared = is_shared(session, ring_number);
     struct table own = of_session(session), table = shared ? of_all(session->proxy) : own;
@@ -141,7 +143,7 @@ int session_read_begin(struct session *session, struct rs_ring *ring, unsigned r
                                     .ring_number = (uint8_t)ring_number,
                                     .reader = reader_in(session, ring, ring_number)};
 
-    int rc = begin_bit(&table, ticket, &fresh);
+    int rc = begin_bit(&table, ticket, added, &fresh);
     *generation = fresh.generation;
     if (rc < 0 || !shared)
         return rc;
@@ -158,6 +160,20 @@ int session_read_begin(struct session *session, struct rs_ring *ring, unsigned r
     }
     *mine = fresh;
     return 0;
+}
+
+int session_read_add(const struct session *session, const struct session_lease *lease,
+                     unsigned readers)
+{
+    for (uint32_t i = 0; i < session->reading_count; i++) {
+        const struct session_reading *reading = &session->readings[i];
+
+        if (reading->slot == lease->slot && reading->ring == lease->ring &&
+            same_generation(reading->generation, lease->generation) &&
+            session_has_ring(session, lease))
+            return rs_ring_readers_add(reading->ring, reading->reader, reading->slot, (int)readers);
+    }
+    return -RINGSIDE_E_STATE;
 }
 
 void session_read_adopt(struct session *session, uint32_t slot, uint32_t generation)

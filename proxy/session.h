@@ -134,9 +134,14 @@ struct answerer *session_answerer(const struct session *session, const struct rs
 
 /* Begins one more reading by ticket in the own ring or in one that the session has a place in. 0
  * and *generation, -RINGSIDE_E_LIMIT when the place has no reader number, or what
- * rs_ring_read_begin says. */
+ * rs_ring_read_begin says. `added`: a read that session_read_add added, which is given back when
+ * this is no reading of its own. */
 int session_read_begin(struct session *session, struct rs_ring *ring, unsigned ring_number,
-                       const struct rs_ticket *ticket, uint32_t *generation);
+                       const struct rs_ticket *ticket, bool added, uint32_t *generation);
+/* Adds reads to the ticket of one. -RINGSIDE_E_STATE when there is none, or what
+ * rs_ring_readers_add says. */
+int session_read_add(const struct session *session, const struct session_lease *lease,
+                     unsigned readers);
 /* Takes over one that an earlier sidecar began for this session, as the own ring's readers word
  * says. */
 void session_read_adopt(struct session *session, uint32_t slot, uint32_t generation);

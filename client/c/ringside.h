@@ -195,7 +195,7 @@ int ringside_read(struct ringside *connection, uint64_t ticket, struct ringside_
 int ringside_read_text(struct ringside *connection, const char *text, struct ringside_message *message);
 /* Adds `count` reads to the ticket by which this message is read, for those it is passed on to; nothing to do for one that
  * is kept. Each takes its read with ringside_read_added_text. -RINGSIDE_ESTALE_TICKET when the ticket was freed meanwhile,
- * -RINGSIDE_ELIMIT over 255 reads, -RINGSIDE_EUNIMPLEMENTED when this process reads through its sidecar. */
+ * -RINGSIDE_ELIMIT over 255 reads; -RINGSIDE_EUNAVAILABLE when this process reads through its sidecar, which is away. */
 int ringside_add_readers(struct ringside *connection, struct ringside_message *message, unsigned count);
 /* As ringside_read_text, for a read that was added: where this connection reads the message already, the two are one
  * reading, and the added read is given back. */

@@ -145,7 +145,8 @@ static int call(struct ringside *connection, const char *method, const ProtobufC
     return rc;
 }
 
-static int call_read(struct ringside *connection, uint64_t value, const char *text, uint64_t *lease)
+static int call_read(struct ringside *connection, uint64_t value, const char *text, bool added,
+                     uint64_t *lease)
 {
     Ringside__V1__ReadRequest request = RINGSIDE__V1__READ_REQUEST__INIT;
     ProtobufCMessage *response;
@@ -157,6 +158,7 @@ static int call_read(struct ringside *connection, uint64_t value, const char *te
         request.by_case = RINGSIDE__V1__READ_REQUEST__BY_TICKET;
         request.ticket = value;
     }
+    request.added = added;
     int rc = call(connection, "Read", &request.base, &ringside__v1__read_response__descriptor,
                   &response);
     if (rc < 0)
@@ -173,11 +175,11 @@ static int call_read(struct ringside *connection, uint64_t value, const char *te
 
 static int begin_remote(struct ringside *connection, struct peer *peer,
                         const struct rs_ticket *ticket, uint64_t value, const char *text,
-                        uint32_t *generation, uint64_t *lease)
+                        bool added, uint32_t *generation, uint64_t *lease)
 {
     /* Counted before it begins, so that the body is not given back in between. */
     atomic_fetch_add(&peer->remote_readings, 1);
-    int rc = call_read(connection, value, text, lease);
+    int rc = call_read(connection, value, text, added, lease);
 
     *generation = ticket->generation;
     if (rc < 0)
@@ -185,21 +187,47 @@ static int begin_remote(struct ringside *connection, struct peer *peer,
     return rc;
 }
 
-static int end_remote(struct ringside *connection, struct peer *peer, uint64_t ticket)
+static Ringside__V1__Lease remote_lease(struct ringside *connection, struct peer *peer,
+                                        uint64_t ticket)
 {
-    Ringside__V1__LeaseRequest request = RINGSIDE__V1__LEASE_REQUEST__INIT;
     Ringside__V1__Lease lease = RINGSIDE__V1__LEASE__INIT;
-    ProtobufCMessage *response;
 
-    atomic_fetch_sub(&peer->remote_readings, 1);
     lease.ticket = ticket;
     lease.delivery = -1;
     if (peer != &connection->own) {
         lease.ring.data = (uint8_t *)peer->ring.layout.incarnation;
         lease.ring.len = sizeof peer->ring.layout.incarnation;
     }
+    return lease;
+}
+
+static int end_remote(struct ringside *connection, struct peer *peer, uint64_t ticket)
+{
+    Ringside__V1__LeaseRequest request = RINGSIDE__V1__LEASE_REQUEST__INIT;
+    Ringside__V1__Lease lease = remote_lease(connection, peer, ticket);
+    ProtobufCMessage *response;
+
+    atomic_fetch_sub(&peer->remote_readings, 1);
     request.lease = &lease;
     int rc = call(connection, "Release", &request.base, &ringside__v1__empty__descriptor, &response);
+    if (rc == 0)
+        protobuf_c_message_free_unpacked(response, NULL);
+    return rc;
+}
+
+static int add_remote(struct ringside *connection, struct peer *peer, uint64_t ticket,
+                      unsigned readers)
+{
+    Ringside__V1__AddReadersRequest request = RINGSIDE__V1__ADD_READERS_REQUEST__INIT;
+    Ringside__V1__Lease lease = remote_lease(connection, peer, ticket);
+    ProtobufCMessage *response;
+
+    if (readers == 0)
+        return 0;
+    request.lease = &lease;
+    request.readers = readers;
+    int rc = call(connection, "AddReaders", &request.base, &ringside__v1__empty__descriptor,
+                  &response);
     if (rc == 0)
         protobuf_c_message_free_unpacked(response, NULL);
     return rc;
@@ -242,7 +270,7 @@ static int read_ticket(struct ringside *connection, const struct rs_ticket *tick
         return fail_ticket(connection, rc);
     bool remote = peer->ring.reader == RS_NO_READER;
     if (remote)
-        rc = begin_remote(connection, peer, ticket, value, text, &generation, &lease);
+        rc = begin_remote(connection, peer, ticket, value, text, added, &generation, &lease);
     else
         rc = begin(peer, ticket, added, &generation);
     if (rc < 0)
@@ -301,15 +329,13 @@ int ringside_add_readers(struct ringside *connection, struct ringside_message *m
         return fail_down(connection);
     if (count > RS_READERS_LEFT_MAX)
         return fail(connection, -RINGSIDE_E_INVALID, "%u readers to add: 0..%d", count, RS_READERS_LEFT_MAX);
-    if (message != NULL && message->private_[MESSAGE_TAG] == tag_of(connection, TAG_REMOTE))
-        return fail_with(
-            connection, -RINGSIDE_E_UNIMPLEMENTED,
-            "this process reads the message through its sidecar, for the ring has no reader "
-            "number left; share it for more readers and pass the ticket on instead");
-    if (message == NULL || message->private_[MESSAGE_TAG] != tag_of(connection, TAG_READ))
+    uint64_t tag = message != NULL ? message->private_[MESSAGE_TAG] : 0;
+    if (tag != tag_of(connection, TAG_READ) && tag != tag_of(connection, TAG_REMOTE))
         return fail_with(connection, -RINGSIDE_E_STATE,
                          "not a message that this connection reads by ticket");
     struct peer *peer = (struct peer *)(uintptr_t)message->private_[MESSAGE_PEER];
+    if (tag == tag_of(connection, TAG_REMOTE))
+        return add_remote(connection, peer, message->private_[MESSAGE_REMOTE], count);
     uint32_t slot = (uint32_t)(message->private_[MESSAGE_SLOT] >> 32);
 
     pthread_mutex_lock(lock_of(peer, slot));

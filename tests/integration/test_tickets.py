@@ -59,6 +59,10 @@ def free(worker, **by):
     worker("Free", control.FreeRequest(**by))
 
 
+def add_readers(worker, message, readers=1):
+    worker("AddReaders", control.AddReadersRequest(lease=message.lease, readers=readers))
+
+
 def describe(stage, **by):
     connection = Connection(stage.socket)
     try:
@@ -253,3 +257,22 @@ def test_reader_numbers_run_out(stages):
     assert outcomes == sorted(outcomes, key=lambda o: o == "LIMIT")
     free(readers[-1], ticket=shared.ticket)
     refused("STALE_TICKET", read, readers[-1], ticket=shared.ticket)
+
+
+def test_reads_are_added_for_those_whom_the_ticket_is_passed_on_to(pair):
+    a, b = pair
+    sender, reader, other = Worker(a), Worker(b), Worker(b)
+    shared = share(sender, b"payload", readers=1)
+    message, _ = read(reader, text=shared.text)
+    for readers, reason in ((0, "INVALID"), (256, "INVALID"), (255, "LIMIT")):
+        refused(reason, add_readers, reader, message, readers)
+    refused("FOREIGN_TICKET", add_readers, other, message)  # it has no place in that ring yet
+    add_readers(reader, message, 2)
+    reader.release(message)
+    refused("STATE", add_readers, reader, message)
+    for _ in range(2):
+        message, data = read(other, text=shared.text, added=True)
+        assert data == b"payload"
+        other.release(message)
+    refused("STALE_TICKET", read, other, text=shared.text)
+    assert free_slots(a) == 16
