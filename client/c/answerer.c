@@ -61,6 +61,8 @@ static int renew_answerer(struct ringside *connection, unsigned destination, str
         *answerer = old;
         return 0;
     }
+    if (now_ns < connection->answerer_retry_ns[destination] && !connection->linked)
+        return link_fail_away(connection, "the stage that is called is not connected");
     if (now_ns < connection->answerer_retry_ns[destination])
         return fail(connection, -RINGSIDE_E_UNAVAILABLE,
                     "the stage that is called (destination %u) is not connected yet", destination);
@@ -74,10 +76,30 @@ static int renew_answerer(struct ringside *connection, unsigned destination, str
     return 0;
 }
 
-int answerer_get(struct ringside *connection, unsigned destination, struct peer **answerer)
+static int look(struct ringside *connection, unsigned destination, struct peer **answerer)
 {
     pthread_mutex_lock(&connection->lock);
     int rc = renew_answerer(connection, destination, answerer);
     pthread_mutex_unlock(&connection->lock);
     return rc;
+}
+
+int answerer_get(struct ringside *connection, const struct route *route, int64_t timeout_ns,
+                 struct peer **answerer)
+{
+    bool blocks = route->when_full == RINGSIDE__V1__ROUTE__WHEN_FULL__BLOCK && timeout_ns != 0;
+    int64_t deadline_ns = deadline_after(timeout_ns);
+
+    for (;;) {
+        int rc = look(connection, route->destinations[0], answerer);
+
+        if (rc != -RINGSIDE_E_UNAVAILABLE || !blocks)
+            return rc;
+        if (is_down(connection))
+            return fail_down(connection);
+        int64_t left_ns = time_left(deadline_ns);
+        if (left_ns == 0)
+            return fail(connection, -RINGSIDE_E_TIMEOUT, "%s", ringside_explain(connection));
+        pause_for(left_ns < 0 || left_ns > RETRY_NS ? RETRY_NS : left_ns);
+    }
 }

@@ -123,8 +123,10 @@ static bool admit_own(struct ringside *connection, struct outlet *outlet, unsign
     return bind_number(outlet, number, &connection->own.ring, (uint16_t)destination);
 }
 
-static int fail_unconnected(const struct ringside *connection, unsigned destination)
+static int fail_unconnected(struct ringside *connection, unsigned destination)
 {
+    if (!connection->linked)
+        return link_fail_away(connection, "the next stage is not connected");
     return fail(connection, -RINGSIDE_E_UNAVAILABLE,
                 "the next stage (destination %u) is not connected yet", destination);
 }

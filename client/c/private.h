@@ -152,7 +152,8 @@ struct ringside {
     int epoll_fd;                                     /* -1 until asked for */
     int timer_fd;                                     /* in the epoll: next attempt to re-attach */
     int look_timer_fd;                                /* in the epoll: look again, see look_and_arm_event */
-    rs_word32 look_timer_set;
+    pthread_mutex_t look_lock;                        /* guards look_ns and what the timer is set to */
+    int64_t look_ns;                                  /* when it goes off or went off; 0: it does not */
     int arriving[RS_FDPASS_MAX];                      /* descriptors of the answer being handled */
     size_t arriving_count;
     struct peer *retired_peers;
@@ -220,16 +221,28 @@ int link_open(struct ringside *connection, int64_t timeout_ns);
 /* Before a sleep: notices that the sidecar went, and attaches again when it is back. Never waits long; `patient` allows
  * CALL_TIMEOUT_NS. Any thread, without the lock. */
 void link_tend(struct ringside *connection, bool patient);
-/* One call; the lock is held. Descriptors go to connection->arriving. */
+/* Whether a call that the sidecar may have carried out before it went is made again. */
+enum link_repeat { LINK_ONCE, LINK_REPEAT };
+/* One call; the lock is held. Attaches again first where the sidecar went and is back. Descriptors go to
+ * connection->arriving. */
 int link_call(struct ringside *connection, const char *method, const ProtobufCMessage *request,
               const ProtobufCMessageDescriptor *type, ProtobufCMessage **response,
-              int64_t timeout_ns);
+              int64_t timeout_ns, enum link_repeat repeat);
+/* -RINGSIDE_E_UNAVAILABLE of what needs a sidecar that is not there. The lock is held. */
+SELDOM int link_fail_away(struct ringside *connection, const char *what);
 /* Takes a descriptor of one kind out of connection->arriving: the caller's, or -1. */
 int link_take_fd(struct ringside *connection, size_t kind_count,
                  const Ringside__V1__Descriptor *kinds, Ringside__V1__Descriptor kind);
 void link_drop_fds(struct ringside *connection);
 /* While the sidecar is away, makes the descriptor that is polled readable at the next attempt. The lock is held. */
 void link_set_timer(struct ringside *connection);
+
+/* ---- poll.c ---- */
+
+#define POLL_NEVER INT64_MAX
+/* After a look by a poller that found nothing: makes the descriptor that is polled readable at that moment, or earlier where
+ * replies are polled for. */
+SELDOM void poll_look_again(struct ringside *connection, int64_t at_ns);
 
 /* ---- rings.c ---- */
 
@@ -291,8 +304,10 @@ void outlet_disown(struct outlet *outlet, bool still);
 
 /* ---- answerer.c ---- */
 
-/* The ring in which replies of the stage behind a destination are held, opened when needed. */
-SELDOM int answerer_get(struct ringside *connection, unsigned destination, struct peer **answerer);
+/* The ring in which replies of the one stage that a route leads to are held, opened when needed. While the stage is not
+ * connected a route that blocks waits at most timeout_ns. */
+SELDOM int answerer_get(struct ringside *connection, const struct route *route, int64_t timeout_ns,
+                        struct peer **answerer);
 /* The same when there is nothing to do for it, else NULL. */
 static inline struct peer *answerer_at_hand(struct ringside *connection, unsigned destination)
 {
@@ -311,6 +326,7 @@ struct outgoing {
     struct outlet *outlets[RS_MAX_DELIVERIES]; /* one for each destination of the route */
 };
 
+SELDOM void pause_for(int64_t time_ns);
 int route_find(struct ringside *connection, const char *name, const struct route **route);
 /* Waits until every inbox of the route has room, as the route's policy says. */
 int outgoing_reserve(struct ringside *connection, struct outgoing *outgoing, int64_t timeout_ns);

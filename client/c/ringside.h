@@ -161,8 +161,8 @@ const char *ringside_stage(const struct ringside *connection);
 
 /* A descriptor that polls readable when a message may be waiting. Then call ringside_receive with timeout 0 until it
  * returns -RINGSIDE_ETIMEOUT, and poll again. Owned by the connection.
- * It polls readable for replies as well once ringside_call_wait with timeout 0 has returned -RINGSIDE_ETIMEOUT. Whoever waits
- * for both calls ringside_fd_clear when it was readable, and then looks for messages and for replies to each call. */
+ * It polls readable for replies as well once ringside_call_wait with timeout 0 has returned -RINGSIDE_ETIMEOUT, and then at
+ * least each second, because what wakes it may have died with a callee or a sidecar. Whoever waits for both calls ringside_fd_clear when it was readable, and then looks for messages and for replies to each call. */
 int ringside_fd(struct ringside *connection);
 /* The descriptor is not readable any more, until something comes after that. 0, or an error of every call. */
 int ringside_fd_clear(struct ringside *connection);

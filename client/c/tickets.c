@@ -136,10 +136,11 @@ static void end(struct peer *peer, uint32_t slot, bool counted)
 
 /* The call alone; the lock is not held. */
 static int call(struct ringside *connection, const char *method, const ProtobufCMessage *request,
-                const ProtobufCMessageDescriptor *type, ProtobufCMessage **response)
+                const ProtobufCMessageDescriptor *type, ProtobufCMessage **response,
+                enum link_repeat repeat)
 {
     pthread_mutex_lock(&connection->lock);
-    int rc = link_call(connection, method, request, type, response, CALL_TIMEOUT_NS);
+    int rc = link_call(connection, method, request, type, response, CALL_TIMEOUT_NS, repeat);
     link_drop_fds(connection);
     pthread_mutex_unlock(&connection->lock);
     return rc;
@@ -159,8 +160,9 @@ static int call_read(struct ringside *connection, uint64_t value, const char *te
         request.ticket = value;
     }
     request.added = added;
+    /* Readings of a sidecar that went end at the next one's start. */
     int rc = call(connection, "Read", &request.base, &ringside__v1__read_response__descriptor,
-                  &response);
+                  &response, LINK_REPEAT);
     if (rc < 0)
         return rc;
     Ringside__V1__ReadResponse *answer = (Ringside__V1__ReadResponse *)response;
@@ -209,7 +211,9 @@ static int end_remote(struct ringside *connection, struct peer *peer, uint64_t t
 
     atomic_fetch_sub(&peer->remote_readings, 1);
     request.lease = &lease;
-    int rc = call(connection, "Release", &request.base, &ringside__v1__empty__descriptor, &response);
+    /* Of a reading that went with its sidecar the next one knows nothing. */
+    int rc = call(connection, "Release", &request.base, &ringside__v1__empty__descriptor, &response,
+                  LINK_ONCE);
     if (rc == 0)
         protobuf_c_message_free_unpacked(response, NULL);
     return rc;
@@ -226,8 +230,9 @@ static int add_remote(struct ringside *connection, struct peer *peer, uint64_t t
         return 0;
     request.lease = &lease;
     request.readers = readers;
+    /* Made twice it would keep the message until its time to live is over. */
     int rc = call(connection, "AddReaders", &request.base, &ringside__v1__empty__descriptor,
-                  &response);
+                  &response, LINK_ONCE);
     if (rc == 0)
         protobuf_c_message_free_unpacked(response, NULL);
     return rc;
@@ -383,7 +388,8 @@ static int free_remote(struct ringside *connection, uint64_t value, const char *
         request.by_case = RINGSIDE__V1__FREE_REQUEST__BY_TICKET;
         request.ticket = value;
     }
-    int rc = call(connection, "Free", &request.base, &ringside__v1__empty__descriptor, &response);
+    int rc = call(connection, "Free", &request.base, &ringside__v1__empty__descriptor, &response,
+                  LINK_REPEAT);
     if (rc == 0)
         protobuf_c_message_free_unpacked(response, NULL);
     return rc;
