@@ -145,8 +145,9 @@ void control_answer_for(struct session *session, const struct rs_lease *held);
 /* After a held request was ended: its caller looks. `call` from control_request_call, 0: nothing. */
 void control_wake_caller(struct session *session, const struct rs_lease *held, uint64_t call);
 
-/* Calls that sessions made through an earlier sidecar ended with their connections. */
-void control_adopt_calls(struct proxy *proxy);
+/* Calls that sessions made through an earlier sidecar ended with their connections. NULL: those of
+ * all that do not work in memory themselves. */
+void control_adopt_calls(struct proxy *proxy, const struct session *session);
 
 /* ---- loans (publish.c) ---- */
 

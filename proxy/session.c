@@ -346,12 +346,18 @@ static void attach(struct conn_call *call, const Ringside__V1__AttachRequest *me
     }
     if (message->session_token.len != 0)
         request.token = message->session_token.data;
+    if (message->want_descriptors && message->call_cells > RS_BOX_CELLS) {
+        conn_reply_error(call, -RINGSIDE_E_INVALID, "call_cells is %u; a reply box has %d cells",
+                         message->call_cells, RS_BOX_CELLS);
+        return;
+    }
     request.pidfd = peer_process(call->conn, &request.pid);
     int rc = clients_admit(proxy, &request, &admission);
     if (rc < 0) {
         refuse(call, rc);
         return;
     }
+    bool fresh = session_find(proxy, admission.number) == NULL;
     struct session *session = make_session(proxy, admission.number);
     if (session == NULL) {
         close(admission.control_fd);
@@ -367,6 +373,10 @@ static void attach(struct conn_call *call, const Ringside__V1__AttachRequest *me
     }
     session->conn = call->conn;
     session->locked = request.wants_lock;
+    if (session->calls == NULL)
+        session->call_cells = (uint8_t)(request.wants_lock ? message->call_cells : RS_BOX_CELLS);
+    if (fresh && admission.resumed && request.wants_lock && session->call_cells > 0)
+        control_adopt_calls(proxy, session);
     session->reader = admission.reader == RS_NO_READER || request.wants_lock ? CLIENTS_SHARED_READER
                                                                              : admission.reader;
     memcpy(session->name, clients_name(proxy, admission.number), RS_NAME_BYTES);

@@ -54,6 +54,7 @@ struct session {
     uint16_t number;
     uint8_t reader;    /* used for Read: the client's own, or CLIENTS_SHARED_READER */
     bool locked;       /* works in shared memory itself */
+    uint8_t call_cells; /* the last ones of its box are for calls made here */
     struct conn *conn; /* NULL while detached */
     char name[RS_NAME_BYTES];
     uint32_t held;          /* loans, deliveries and readings given through the socket */
