@@ -30,9 +30,9 @@ void peers_dispatch(struct conn_call *call);
  * call, now or later. */
 void peers_open_ring(struct proxy *proxy, struct conn_call *call, uint16_t number, const char *name,
                      unsigned ring_number);
-/* The ring of the stage that the destination leads to, for replies. */
-void peers_open_reply(struct proxy *proxy, struct conn_call *call, const char *name,
-                      unsigned destination);
+/* The ring of the stage that the destination leads to: for replies, or to read its tickets. */
+void peers_open_answering(struct proxy *proxy, struct conn_call *call, const char *name,
+                          unsigned destination, bool for_replies);
 void peers_open_destination(struct proxy *proxy, struct conn_call *call, uint16_t number,
                             unsigned destination);
 

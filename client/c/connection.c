@@ -104,8 +104,10 @@ static void disown(struct ringside *connection)
     peer_disown(&connection->own, still);
     for (unsigned i = 1; i < RS_MAX_RINGS; i++)
         peer_disown(rs_load_relaxed(&connection->peers[i]), still);
-    for (unsigned i = 0; i < RS_MAX_DESTINATIONS; i++)
-        peer_disown(rs_load_relaxed(&connection->answerers[i]), still);
+    for (unsigned i = 0; i < RS_MAX_DESTINATIONS; i++) {
+        peer_disown(rs_load_relaxed(&connection->answerers.rings[i]), still);
+        peer_disown(rs_load_relaxed(&connection->ticketed.rings[i]), still);
+    }
     for (struct peer *peer = connection->retired_peers; peer != NULL; peer = peer->next)
         peer_disown(peer, still);
     for (unsigned i = 0; i < RS_MAX_DESTINATIONS; i++)
@@ -171,8 +173,10 @@ static void destroy(struct ringside *connection)
 {
     for (unsigned i = 1; i < RS_MAX_RINGS; i++)
         destroy_peer(rs_load_relaxed(&connection->peers[i]));
-    for (unsigned i = 0; i < RS_MAX_DESTINATIONS; i++)
-        destroy_peer(rs_load_relaxed(&connection->answerers[i]));
+    for (unsigned i = 0; i < RS_MAX_DESTINATIONS; i++) {
+        destroy_peer(rs_load_relaxed(&connection->answerers.rings[i]));
+        destroy_peer(rs_load_relaxed(&connection->ticketed.rings[i]));
+    }
     for (struct peer *peer = connection->retired_peers, *next; peer != NULL; peer = next) {
         next = peer->next;
         destroy_peer(peer);
@@ -318,8 +322,9 @@ void ringside_close(struct ringside *connection)
         if (peer != NULL)
             return_everything(connection, peer);
     }
-    for (unsigned i = 0; !forked && i < RS_MAX_DESTINATIONS; i++) {
-        struct peer *peer = rs_load_relaxed(&connection->answerers[i]);
+    for (unsigned i = 0; !forked && i < 2 * RS_MAX_DESTINATIONS; i++) {
+        struct far_rings *far = i % 2 == 0 ? &connection->answerers : &connection->ticketed;
+        struct peer *peer = rs_load_relaxed(&far->rings[i / 2]);
 
         if (peer != NULL)
             return_everything(connection, peer);

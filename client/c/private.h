@@ -121,13 +121,20 @@ struct calls {
     struct ended_call ended[RS_BOX_CELLS];  /* by first cell; of who has taken the bit off */
 };
 
+/* Rings of the stages that routes lead to, opened when first needed. */
+struct far_rings {
+    _Atomic(struct peer *) rings[RS_MAX_DESTINATIONS]; /* by the stage's destination */
+    int64_t retry_ns[RS_MAX_DESTINATIONS];             /* no Open before; guarded by the connection's lock */
+};
+
 struct ringside {
     rs_word32 down;                                   /* 0, or the error number of every further call */
     rs_word32 polled;                                 /* ringside_fd was asked for */
     _Atomic(struct settings *) settings;
     _Atomic(struct peer *) peers[RS_MAX_RINGS];       /* by number in the own inbox; [0] is `own` */
     _Atomic(struct outlet *) outlets[RS_MAX_DESTINATIONS];
-    _Atomic(struct peer *) answerers[RS_MAX_DESTINATIONS]; /* rings in which replies are held, by the stage's destination */
+    struct far_rings answerers;                       /* in which replies are held */
+    struct far_rings ticketed;                        /* whose tickets are read */
     struct calls calls;
     struct peer own;
     struct rs_inbox inbox;                            /* of the stage */
@@ -137,7 +144,6 @@ struct ringside {
 
     struct retry peer_retry[RS_MAX_RINGS];            /* guarded by `lock` */
     int64_t outlet_retry_ns[RS_MAX_DESTINATIONS];     /* no Open before; guarded by `lock` */
-    int64_t answerer_retry_ns[RS_MAX_DESTINATIONS];   /* the same */
 
     pthread_mutex_t lock;                             /* guards what follows, and changes of the tables above */
     struct rs_ttrpc_client control;
@@ -311,13 +317,17 @@ SELDOM int answerer_get(struct ringside *connection, const struct route *route, 
 /* The same when there is nothing to do for it, else NULL. */
 static inline struct peer *answerer_at_hand(struct ringside *connection, unsigned destination)
 {
-    struct peer *peer = rs_load_acquire(&connection->answerers[destination]);
+    struct peer *peer = rs_load_acquire(&connection->answerers.rings[destination]);
 
     if (peer != NULL && rs_load_relaxed(&connection->own.ring.destinations[destination].state) ==
                             rs_load_relaxed(&peer->entry_state))
         return peer;
     return destination == connection->own.destination ? &connection->own : NULL;
 }
+
+/* The ring that a ticket names, of the stages that routes lead to, opened when needed; NULL: of none. An error where one that
+ * it may be of cannot be looked at. */
+SELDOM int ticketed_find(struct ringside *connection, const struct rs_ticket *ticket, struct peer **ring);
 
 /* ---- route.c ---- */
 

@@ -190,7 +190,8 @@ int ringside_receive(struct ringside *connection, struct ringside_message *messa
 /* Up to `count` messages: waits for the first, takes what is there. Returns how many (>= 1) or an error. */
 int ringside_receive_batch(struct ringside *connection, struct ringside_message *messages, size_t count,
                            int64_t timeout_ns);
-/* Begins reading by ticket; ends with ringside_release. Distinct errors for stale, foreign, malformed and expired. */
+/* Begins reading by ticket, of the own stage or of one that a route joins it with; ends with ringside_release. The first
+ * time that a stage's ticket is read its ring is opened through the sidecar (-RINGSIDE_EUNAVAILABLE). Distinct errors for stale, foreign, malformed and expired. */
 int ringside_read(struct ringside *connection, uint64_t ticket, struct ringside_message *message);
 int ringside_read_text(struct ringside *connection, const char *text, struct ringside_message *message);
 /* Adds `count` reads to the ticket by which this message is read, for those it is passed on to; nothing to do for one that

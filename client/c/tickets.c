@@ -16,9 +16,7 @@ static bool has_generation(const struct peer *peer, const struct rs_ticket *tick
     return ((rs_state_generation(state) ^ ticket->generation) & mask) == 0;
 }
 
-/* The mapped ring that a ticket names; a text form names one incarnation, a bare ticket the one that is there now: of
- * several with its id the one where it is alive, else the first. */
-static struct peer *ring_of_ticket(struct ringside *connection, const struct rs_ticket *ticket)
+static struct peer *ring_of_inbox(struct ringside *connection, const struct rs_ticket *ticket)
 {
     struct peer *first = NULL;
 
@@ -36,12 +34,58 @@ static struct peer *ring_of_ticket(struct ringside *connection, const struct rs_
     return first;
 }
 
+/* A ring of the inbox that is not mapped, for no message of it came yet. 0 and *peer NULL: there is none. */
+static int open_ring_of_inbox(struct ringside *connection, const struct rs_ticket *ticket,
+                              struct peer **peer)
+{
+    int64_t again_ns = INT64_MAX;
+    int rc = 0;
+
+    for (unsigned i = 1; i < RS_MAX_RINGS; i++) {
+        const struct rs_ring_entry *entry = &connection->inbox.table[i];
+        uint64_t state = rs_load_acquire(&entry->state);
+
+        if ((state & 0xff) == RS_RING_UNUSED || (uint16_t)(state >> 16) != ticket->sidecar_id ||
+            (ticket->has_text &&
+             (uint32_t)rs_load_relaxed(&entry->incarnation[0]) != ticket->incarnation) ||
+            rs_load_acquire(&connection->peers[i]) != NULL)
+            continue;
+        rc = peer_open(connection, i, &again_ns);
+        if (rc == 0)
+            *peer = ring_of_inbox(connection, ticket);
+        if (*peer != NULL)
+            return 0;
+        if (rc < 0)
+            fail(connection, rc, "the ring of sidecar %u, which the ticket names, cannot be opened yet: %s; see `ringside "
+                                 "status`", ticket->sidecar_id, rs_strerror(rc));
+    }
+    return rc;
+}
+
 static int fail_foreign(const struct ringside *connection, const struct rs_ticket *ticket)
 {
     return fail(connection, -RINGSIDE_E_FOREIGN_TICKET,
-                "the ticket is of sidecar %u%s, whose ring this stage has not attached (own: %u)",
-                ticket->sidecar_id, ticket->has_text ? " or of an earlier ring of it" : "",
+                "the ticket is of sidecar %u%s, whose ring this stage does not read (own: %u): it sends "
+                "nothing here and no route leads to it; read it in a worker of a stage next to it",
+                ticket->sidecar_id, ticket->has_text ? ", or of an earlier ring of it" : "",
                 connection->own.ring.layout.sidecar_id);
+}
+
+/* The ring that a ticket names, of this stage and of those next to it. A text form names one incarnation, a bare ticket the
+ * one that is there now: of several in the inbox with its id the one where it is alive, else the first. */
+static int ring_of_ticket(struct ringside *connection, const struct rs_ticket *ticket,
+                          struct peer **peer)
+{
+    *peer = ring_of_inbox(connection, ticket);
+    if (*peer != NULL)
+        return 0;
+    int before = open_ring_of_inbox(connection, ticket, peer);
+    if (*peer != NULL)
+        return 0;
+    int behind = ticketed_find(connection, ticket, peer);
+    if (*peer != NULL)
+        return 0;
+    return before < 0 ? before : behind < 0 ? behind : fail_foreign(connection, ticket);
 }
 
 static int fail_ticket(const struct ringside *connection, int error)
@@ -82,15 +126,21 @@ static pthread_mutex_t *lock_of(struct peer *peer, uint32_t slot)
     return &peer->reading_locks[slot % READING_LOCKS];
 }
 
+/* Whether what is read is the ticket's message. */
+static bool is_read(const struct reading *reading, const struct rs_ticket *ticket)
+{
+    uint32_t mask = ticket->has_text ? UINT32_MAX : RS_TICKET_GENERATION_MASK;
+
+    return ((reading->generation ^ ticket->generation) & mask) == 0;
+}
+
 /* The slot's lock is held. */
 static int join_reading(struct peer *peer, const struct rs_ticket *ticket)
 {
     struct reading *reading = &peer->readings[ticket->slot];
-    uint32_t mask = ticket->has_text ? UINT32_MAX : RS_TICKET_GENERATION_MASK;
     uint64_t readers = rs_load_acquire(&peer->ring.slots[ticket->slot].readers);
 
-    if ((reading->generation & mask) != (ticket->generation & mask) ||
-        (readers & RS_READERS_RETIRED) != 0)
+    if (!is_read(reading, ticket) || (readers & RS_READERS_RETIRED) != 0)
         return -RINGSIDE_E_STALE_TICKET;
     reading->count++;
     return 0;
@@ -264,13 +314,14 @@ static int read_ticket(struct ringside *connection, const struct rs_ticket *tick
                        const char *text, bool added, struct ringside_message *message)
 {
     struct rs_ring *own = &connection->own.ring;
-    struct peer *peer = ring_of_ticket(connection, ticket);
+    struct peer *peer;
     uint32_t generation;
     uint64_t lease = 0;
+    int rc = ring_of_ticket(connection, ticket, &peer);
 
-    if (peer == NULL)
-        return fail_foreign(connection, ticket);
-    int rc = rs_ring_ticket_slot(&peer->ring, ticket);
+    if (rc < 0)
+        return rc;
+    rc = rs_ring_ticket_slot(&peer->ring, ticket);
     if (rc < 0)
         return fail_ticket(connection, rc);
     bool remote = peer->ring.reader == RS_NO_READER;
@@ -395,27 +446,35 @@ static int free_remote(struct ringside *connection, uint64_t value, const char *
     return rc;
 }
 
+/* Borrows the process's reader bit, which is on already while a thread reads with it. */
+static int free_here(struct peer *peer, const struct rs_ticket *ticket)
+{
+    const struct reading *reading = &peer->readings[ticket->slot];
+    int rc = -RINGSIDE_E_STALE_TICKET;
+
+    pthread_mutex_lock(lock_of(peer, ticket->slot));
+    if (reading->count == 0)
+        rc = rs_ring_ticket_free(&peer->ring, peer->ring.reader, ticket);
+    else if (is_read(reading, ticket))
+        rc = rs_ring_read_retire(&peer->ring, peer->ring.reader, ticket->slot);
+    pthread_mutex_unlock(lock_of(peer, ticket->slot));
+    return rc;
+}
+
 static int free_ticket(struct ringside *connection, const struct rs_ticket *ticket, uint64_t value,
                        const char *text)
 {
-    struct peer *peer = ring_of_ticket(connection, ticket);
-    int rc;
+    struct peer *peer;
+    int rc = ring_of_ticket(connection, ticket, &peer);
 
-    if (peer == NULL)
-        return fail_foreign(connection, ticket);
+    if (rc < 0)
+        return rc;
     rc = rs_ring_ticket_slot(&peer->ring, ticket);
     if (rc < 0)
         return fail_ticket(connection, rc);
     if (peer->ring.reader == RS_NO_READER)
         return free_remote(connection, value, text);
-    /* Freeing borrows the process's reader bit; while a thread reads with it, the sidecar's is used. */
-    pthread_mutex_lock(lock_of(peer, ticket->slot));
-    bool busy = peer->readings[ticket->slot].count > 0;
-    if (!busy)
-        rc = rs_ring_ticket_free(&peer->ring, peer->ring.reader, ticket);
-    pthread_mutex_unlock(lock_of(peer, ticket->slot));
-    if (busy)
-        return free_remote(connection, value, text);
+    rc = free_here(peer, ticket);
     return rc < 0 ? fail_ticket(connection, rc) : 0;
 }
 
@@ -451,9 +510,10 @@ int ringside_ticket_text(struct ringside *connection, uint64_t value,
     int rc = unpack(connection, value, &ticket);
     if (rc < 0)
         return rc;
-    struct peer *peer = ring_of_ticket(connection, &ticket);
-    if (peer == NULL)
-        return fail_foreign(connection, &ticket);
+    struct peer *peer;
+    rc = ring_of_ticket(connection, &ticket, &peer);
+    if (rc < 0)
+        return rc;
     rc = rs_ring_ticket_slot(&peer->ring, &ticket);
     if (rc < 0)
         return fail_ticket(connection, rc);

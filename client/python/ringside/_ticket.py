@@ -9,7 +9,7 @@ from . import _core
 
 
 class Ticket(int):
-    """What share() and put() return: pass it on, and read() or get() by it in any worker of any local stage.
+    """What share() and put() return: pass it on, and read() or get() by it in any worker of the stage or of one next to it.
 
     It is an ``int`` of 64 bits. Its ``str()`` is the text form, ``rst1-...``, which names the message more exactly (the
     whole generation of its slot, and the incarnation of the ring) and survives everything that carries text. A pickle
