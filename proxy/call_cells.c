@@ -9,11 +9,12 @@
 #include "proto/wait.h"
 #include "proxy/calls_private.h"
 
-struct answerer *session_answerer(const struct session *session, const struct rs_ring *ring)
+struct answerer *session_place(const struct session *session, const struct rs_ring *ring,
+                               bool reads)
 {
     struct answerer *answerer = session->answerers;
 
-    while (answerer != NULL && answerer->ring != ring)
+    while (answerer != NULL && (answerer->ring != ring || answerer->reads != reads))
         answerer = answerer->next;
     return answerer;
 }

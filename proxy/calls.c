@@ -192,7 +192,7 @@ static int find_answerer(struct wait *wait, const struct route *route, struct an
     *answerer = NULL;
     if (destination == session->proxy->routes.self)
         return 1;
-    int rc = peers_answerer(session, destination, !wait->asked, answerer);
+    int rc = peers_answerer(session, destination, false, !wait->asked, answerer);
     wait->asked |= rc == 0;
     if (rc < 0)
         conn_reply_error(wait->call, rc,

@@ -210,16 +210,15 @@ static int held_init(struct held *held, struct session *session)
     find_held_of_peers(session, held);
     for (uint32_t i = 0; i < session->reading_count; i++) {
         const struct session_reading *reading = &session->readings[i];
-        const struct session_lease lease = {reading->ring, reading->slot, reading->generation, -1,
-                                            reading->ring_number, false};
+        const struct session_lease lease = session_lease_read(reading);
 
         if (!session_has_ring(session, &lease))
             continue;
         held->again += reading->count - 1;
         /* No bit of its own tells of it, or one that was not looked at. */
-        if (session->reader == CLIENTS_SHARED_READER || reading->ring_number != 0)
-            add_held(held, reading->ring, reading->ring_number == 0, reading->slot,
-                     reading->generation, -1);
+        bool own = reading->ring == &session->proxy->ring;
+        if (session->reader == CLIENTS_SHARED_READER || !own)
+            add_held(held, reading->ring, own, reading->slot, reading->generation, -1);
     }
     return 0;
 }
@@ -427,9 +426,8 @@ void session_over(struct proxy *proxy, uint16_t number, const char *why)
         conn_close(conn, why);
     }
     while (session->reading_count > 0) {
-        const struct session_reading *last = &session->readings[session->reading_count - 1];
-        struct session_lease lease = {last->ring, last->slot, last->generation, -1,
-                                      last->ring_number, false};
+        struct session_lease lease =
+            session_lease_read(&session->readings[session->reading_count - 1]);
         session_read_end(session, &lease, false);
     }
     control_sessions(proxy)->by_number[number] = NULL;
