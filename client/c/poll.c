@@ -5,8 +5,8 @@
 #include <errno.h>
 #include <sys/timerfd.h>
 
-/* Between two looks for replies, as of those who sleep for one: a callee may die before it wakes us, or write the eventfd
- * of a sidecar that another one has replaced. */
+/* Between two looks for replies, as of those who sleep for one: a callee may die before it wakes us, or write the
+ * eventfd of a sidecar that another one has replaced. */
 #define REPLY_LOOK_NS INT64_C(1000000000)
 
 /* Also takes back that it went off. */

@@ -406,6 +406,13 @@ APART int request_release(struct ringside *connection, struct ringside_message *
 /* After a request is let go without an answer. */
 SELDOM void request_wake_caller(struct ringside *connection, struct peer *peer, uint64_t call);
 
+/* ---- ticket_rings.c ---- */
+
+/* The ring that a ticket names, of this stage and of those next to it, opened when needed: 0 and *peer, or an error. A text
+ * form names one incarnation, a bare ticket the one that is there now: of several in the inbox with its id the one where it
+ * is alive, else the first. */
+int ticket_ring(struct ringside *connection, const struct rs_ticket *ticket, struct peer **peer);
+
 /* ---- tickets.c ---- */
 
 SELDOM int reading_end(struct ringside *connection, struct ringside_message *message);
