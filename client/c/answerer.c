@@ -68,9 +68,8 @@ static int renew(struct ringside *connection, struct far_rings *far, unsigned de
         *ring = old;
         return 0;
     }
-    if (now_ns < far->retry_ns[destination] && !connection->linked)
-        return link_fail_away(connection, "the next stage is not connected");
-    if (now_ns < far->retry_ns[destination])
+    /* A sidecar that was away may be back; when it is not, that is known at once. */
+    if (connection->linked && now_ns < far->retry_ns[destination])
         return fail(connection, -RINGSIDE_E_UNAVAILABLE,
                     "the next stage (destination %u) is not connected yet", destination);
     far->retry_ns[destination] = now_ns + RETRY_NS;

@@ -321,13 +321,6 @@ static bool socket_ended(int socket)
     return bytes == 0 || (bytes < 0 && errno != EAGAIN && errno != EINTR);
 }
 
-int link_fail_away(struct ringside *connection, const char *what)
-{
-    return fail(connection, -RINGSIDE_E_UNAVAILABLE,
-                "%s: the sidecar at %s is away; is it running? It is tried again by itself", what,
-                connection->socket_path);
-}
-
 /* Who needs the sidecar now does not wait for the next attempt: it may be back already, or have restarted unnoticed. */
 static int be_linked(struct ringside *connection, const char *method)
 {
@@ -339,7 +332,9 @@ static int be_linked(struct ringside *connection, const char *method)
         return 0;
     if (rs_load_relaxed(&connection->down) != 0)
         return fail_down(connection);
-    return link_fail_away(connection, method);
+    return fail(connection, -RINGSIDE_E_UNAVAILABLE,
+                "%s: the sidecar at %s is away; is it running? It is tried again by itself", method,
+                connection->socket_path);
 }
 
 static int call_linked(struct ringside *connection, const char *method,

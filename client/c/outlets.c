@@ -123,10 +123,8 @@ static bool admit_own(struct ringside *connection, struct outlet *outlet, unsign
     return bind_number(outlet, number, &connection->own.ring, (uint16_t)destination);
 }
 
-static int fail_unconnected(struct ringside *connection, unsigned destination)
+static int fail_unconnected(const struct ringside *connection, unsigned destination)
 {
-    if (!connection->linked)
-        return link_fail_away(connection, "the next stage is not connected");
     return fail(connection, -RINGSIDE_E_UNAVAILABLE,
                 "the next stage (destination %u) is not connected yet", destination);
 }
@@ -221,7 +219,8 @@ static int renew_outlet(struct ringside *connection, unsigned destination, struc
         *outlet = old;
         return admitted ? 0 : fail_unconnected(connection, destination);
     }
-    if (now_ns < connection->outlet_retry_ns[destination])
+    /* A sidecar that was away may be back; when it is not, that is known at once. */
+    if (connection->linked && now_ns < connection->outlet_retry_ns[destination])
         return fail_unconnected(connection, destination);
     connection->outlet_retry_ns[destination] = now_ns + RETRY_NS;
     int rc = open_outlet(connection, destination, outlet);

@@ -234,8 +234,6 @@ enum link_repeat { LINK_ONCE, LINK_REPEAT };
 int link_call(struct ringside *connection, const char *method, const ProtobufCMessage *request,
               const ProtobufCMessageDescriptor *type, ProtobufCMessage **response,
               int64_t timeout_ns, enum link_repeat repeat);
-/* -RINGSIDE_E_UNAVAILABLE of what needs a sidecar that is not there. The lock is held. */
-SELDOM int link_fail_away(struct ringside *connection, const char *what);
 /* Takes a descriptor of one kind out of connection->arriving: the caller's, or -1. */
 int link_take_fd(struct ringside *connection, size_t kind_count,
                  const Ringside__V1__Descriptor *kinds, Ringside__V1__Descriptor kind);
