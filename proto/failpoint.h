@@ -20,6 +20,7 @@
     /* readers.c */                                                                                \
     X(retire_before) X(read_begin_before) X(read_begin_after) X(read_undo) X(read_end_before)      \
     X(read_end_after) X(ticket_free_begun) X(readers_add_before) X(readers_add_after)               \
+    X(read_retire_before) X(read_retire_after)                                                     \
     /* inbox.c */                                                                                  \
     X(push_before) X(push_after) X(push_tail) X(push_stale) X(push_stale_cleared)                  \
     X(overflow_before) X(overflow_set) X(overflow_clear_before) X(overflow_clear_after)            \

@@ -98,6 +98,22 @@ int rs_ring_readers_add(struct rs_ring *ring, unsigned reader, uint32_t slot, in
     return 0;
 }
 
+/* As who frees it beside this reader: the own bit stays on, so that the free check is its end's. */
+int rs_ring_read_retire(struct rs_ring *ring, unsigned reader, uint32_t slot)
+{
+    rs_word *word = &ring->slots[slot].readers;
+    uint64_t readers = rs_load_seq_cst(word);
+
+    do {
+        if ((readers >> reader & 1) == 0 || (readers & RS_READERS_RETIRED) != 0)
+            return -RINGSIDE_E_STALE_TICKET;
+        RS_FAILPOINT(read_retire_before);
+    } while (!rs_cas_seq_cst(word, &readers,
+                             (readers & ~(RS_READERS_LEFT_MASK | RS_READERS_KEPT)) | RS_READERS_RETIRED));
+    RS_FAILPOINT(read_retire_after);
+    return 0;
+}
+
 /* One CAS: own bit off, and what the caller's end means. Returns false when the bit was off: a new owner's store. */
 static bool end_reading(struct rs_slot *slot, uint64_t bit, bool counted, bool free, uint64_t *after)
 {

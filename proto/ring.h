@@ -134,6 +134,8 @@ int rs_ring_readers_add(struct rs_ring *ring, unsigned reader, uint32_t slot, in
 /* counted: the reading succeeded and counts. */
 void rs_ring_read_end(struct rs_ring *ring, unsigned reader, uint32_t slot, uint32_t generation,
                       bool counted);
+/* Ends the ticket of a message by a reader whose bit is on, and stays on. 0 or -RINGSIDE_E_STALE_TICKET. */
+int rs_ring_read_retire(struct rs_ring *ring, unsigned reader, uint32_t slot);
 /* Ends a ticket. 0 or -RINGSIDE_E_STALE_TICKET. */
 int rs_ring_ticket_free(struct rs_ring *ring, unsigned reader, const struct rs_ticket *ticket);
 

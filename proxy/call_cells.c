@@ -9,11 +9,12 @@
 #include "proto/wait.h"
 #include "proxy/calls_private.h"
 
-struct answerer *session_answerer(const struct session *session, const struct rs_ring *ring)
+struct answerer *session_place(const struct session *session, const struct rs_ring *ring,
+                               bool reads)
 {
     struct answerer *answerer = session->answerers;
 
-    while (answerer != NULL && answerer->ring != ring)
+    while (answerer != NULL && (answerer->ring != ring || answerer->reads != reads))
         answerer = answerer->next;
     return answerer;
 }
@@ -27,7 +28,7 @@ struct rs_box *session_box(const struct session *session)
 
 static uint64_t run_of(unsigned first, unsigned credits)
 {
-    return (credits < 64 ? (UINT64_C(1) << credits) - 1 : UINT64_MAX) << first;
+    return credits == 0 ? 0 : (credits < 64 ? (UINT64_C(1) << credits) - 1 : UINT64_MAX) << first;
 }
 
 struct session_calls *session_calls_open(struct session *session)
@@ -36,7 +37,7 @@ struct session_calls *session_calls_open(struct session *session)
 
     if (calls != NULL || (calls = calloc(1, sizeof *calls)) == NULL)
         return calls;
-    calls->free_cells = UINT64_MAX;
+    calls->free_cells = run_of(RS_BOX_CELLS - session->call_cells, session->call_cells);
     /* An earlier sidecar may have made calls of this session, whose replies come late. */
     if (getrandom(&calls->count, sizeof calls->count, 0) < 0)
         calls->count = (uint32_t)uv_hrtime();
@@ -125,7 +126,19 @@ void session_call_cancel(struct session *session, struct session_call *call)
     session_call_end_early(session, call);
 }
 
-void control_adopt_calls(struct proxy *proxy)
+/* Of a session that works in memory as well only it can say which cells were the sidecar's. */
+static bool was_made_here(const struct rs_ring *ring, uint64_t call, const struct session *session)
+{
+    unsigned caller = rs_call_caller(call);
+
+    if (session != NULL)
+        return caller == session->number &&
+               rs_call_first_cell(call) >= RS_BOX_CELLS - (unsigned)session->call_cells;
+    return caller < ring->layout.client_count &&
+           (rs_client_flags(rs_load_relaxed(&ring->clients[caller].state)) & RS_CLIENT_NO_LOCK);
+}
+
+void control_adopt_calls(struct proxy *proxy, const struct session *session)
 {
     struct rs_ring *ring = &proxy->ring;
 
@@ -135,9 +148,8 @@ void control_adopt_calls(struct proxy *proxy)
 
         if (rs_state_phase(state) != RS_SEALED || !rs_message_is_request(slot))
             continue;
-        unsigned caller = rs_call_caller(rs_load_relaxed(&slot->header[RS_HEADER_CALL]));
-        if (caller < ring->layout.client_count &&
-            (rs_client_flags(rs_load_relaxed(&ring->clients[caller].state)) & RS_CLIENT_NO_LOCK))
+        uint64_t call = rs_load_relaxed(&slot->header[RS_HEADER_CALL]);
+        if (was_made_here(ring, call, session))
             (void)rs_request_cancel(ring, i, rs_state_generation(state));
     }
 }

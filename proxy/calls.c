@@ -204,7 +204,7 @@ static int find_answerer(struct wait *wait, const struct route *route, struct an
     *answerer = NULL;
     if (destination == session->proxy->routes.self)
         return 1;
-    int rc = peers_answerer(session, destination, !wait->asked, answerer);
+    int rc = peers_answerer(session, destination, false, !wait->asked, answerer);
     wait->asked |= rc == 0;
     if (rc < 0)
         conn_reply_error(wait->call, rc,
@@ -300,9 +300,9 @@ static int make_call(struct wait *wait, const struct route *route, const struct 
     struct session_call *call = session_call_take(calls, credits);
     if (call == NULL) {
         conn_reply_error(wait->call, -RINGSIDE_E_LIMIT,
-                         "no room for %u more replies: a session awaits up to %d at a time (calls "
-                         "in progress x credits); end some calls, or attach once more",
-                         credits, RS_BOX_CELLS);
+                         "no room for %u more replies: this session awaits up to %u at a time "
+                         "(calls in progress x credits); end some calls, or attach once more",
+                         credits, session->call_cells);
         return 1;
     }
     call->answerer = answerer;
@@ -369,11 +369,11 @@ static int try_call(struct wait *wait)
 
 static bool may_call(const struct session *session, struct conn_call *call)
 {
-    if (session->locked)
+    if (session->call_cells == 0)
         conn_reply_error(call, -RINGSIDE_E_UNIMPLEMENTED,
-                         "this session took descriptors at Attach, so its reply box is its own: "
-                         "call in memory, or attach without descriptors");
-    return !session->locked;
+                         "this session took descriptors at Attach and left no cells of its reply "
+                         "box to the sidecar: attach with call_cells, or call in memory");
+    return session->call_cells > 0;
 }
 
 void control_call(struct session *session, struct conn_call *call)

@@ -21,7 +21,7 @@ struct session_call {
 };
 
 struct session_calls {
-    uint64_t free_cells; /* of the box */
+    uint64_t free_cells; /* of the box, of those that are not the session's own */
     uint64_t lingering;  /* first cells of calls that ended early and may be answered yet */
     uint32_t count;      /* of ids */
     struct session_call by_cell[RS_BOX_CELLS]; /* by the first */

@@ -408,7 +408,7 @@ int clients_open(struct proxy *proxy)
         proxy->repair.readers_in_use = &clients->readers;
     }
     if (proxy->files.adopted)
-        control_adopt_calls(proxy);
+        control_adopt_calls(proxy, NULL);
     clients->shared_left = proxy->files.adopted;
     drop_shared_readings(proxy);
     return 0;

@@ -383,9 +383,10 @@ static void expire_calls(struct conn *conn, int64_t now)
         if (call == NULL)
             return;
         unlink_call(call);
-        conn_respond_error(conn, call->call.stream, -RINGSIDE_E_TIMEOUT, NULL);
+        /* Who is told finds everything undone, and the callee of a call told as well. */
         if (call->call.cancelled != NULL)
             call->call.cancelled(&call->call);
+        conn_respond_error(conn, call->call.stream, -RINGSIDE_E_TIMEOUT, NULL);
         free_call(call);
     } while (!conn->closing);
 }

@@ -78,18 +78,22 @@ static void open_target(struct session *session, struct conn_call *call)
         peers_open_destination(proxy, call, session->number, request->destination);
     } else if (request->target_case == RINGSIDE__V1__OPEN_REQUEST__TARGET_REPLY &&
                request->reply < RS_MAX_DESTINATIONS) {
-        peers_open_reply(proxy, call, session->name, request->reply);
+        peers_open_answering(proxy, call, session->name, request->reply, true);
+    } else if (request->target_case == RINGSIDE__V1__OPEN_REQUEST__TARGET_TICKETS &&
+               request->tickets < RS_MAX_DESTINATIONS) {
+        peers_open_answering(proxy, call, session->name, request->tickets, false);
     } else {
         conn_reply_error(
             call, -RINGSIDE_E_INVALID,
-            "Open takes the number of a peer's ring (1..%u) or of a destination "
-            "(0..%u); got ring %u, destination %u",
+            "Open takes the number of a peer's ring (1..%u) or of a destination (0..%u); got %u",
             RS_MAX_RINGS - 1, RS_MAX_DESTINATIONS - 1,
-            request->target_case == RINGSIDE__V1__OPEN_REQUEST__TARGET_RING ? request->ring : 0,
-            request->target_case == RINGSIDE__V1__OPEN_REQUEST__TARGET_DESTINATION
+            request->target_case == RINGSIDE__V1__OPEN_REQUEST__TARGET_RING ? request->ring
+            : request->target_case == RINGSIDE__V1__OPEN_REQUEST__TARGET_DESTINATION
                 ? request->destination
             : request->target_case == RINGSIDE__V1__OPEN_REQUEST__TARGET_REPLY ? request->reply
-                                                                               : 0);
+            : request->target_case == RINGSIDE__V1__OPEN_REQUEST__TARGET_TICKETS
+                ? request->tickets
+                : 0);
     }
     conn_free_message(&request->base);
 }
@@ -136,6 +140,7 @@ static const struct method {
     {.name = "Forward", .with_session = control_forward},
     {.name = "Nack", .with_session = control_nack},
     {.name = "Read", .with_session = control_read},
+    {.name = "AddReaders", .with_session = control_add_readers},
     {.name = "Free", .with_session = control_free},
     {.name = "Open", .with_session = open_target},
     {.name = "Status", .without = report_status},

@@ -28,6 +28,7 @@ void control_release(struct session *session, struct conn_call *call);
 void control_nack(struct session *session, struct conn_call *call);
 void control_forward(struct session *session, struct conn_call *call);
 void control_read(struct session *session, struct conn_call *call);
+void control_add_readers(struct session *session, struct conn_call *call);
 void control_free(struct session *session, struct conn_call *call);
 void control_receive_stream(struct session *session, struct conn_call *call);
 void control_credit(struct session *session, struct conn_call *call);
@@ -146,8 +147,9 @@ int control_adopt_request(struct session *session, uint32_t slot);
 /* After a held request was ended: its caller looks. `call` from control_request_call, 0: nothing. */
 void control_wake_caller(struct session *session, const struct rs_lease *held, uint64_t call);
 
-/* Calls that sessions made through an earlier sidecar ended with their connections. */
-void control_adopt_calls(struct proxy *proxy);
+/* Calls that sessions made through an earlier sidecar ended with their connections. NULL: those of
+ * all that do not work in memory themselves. */
+void control_adopt_calls(struct proxy *proxy, const struct session *session);
 
 /* ---- loans (publish.c) ---- */
 

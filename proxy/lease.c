@@ -32,21 +32,26 @@ static struct rs_ring *ring_of(struct session *session, const ProtobufCBinaryDat
     return NULL;
 }
 
-/* The ring of a stage that was called, when the lease is a reply there: the stage may send here as well, and its ring is
- * mapped twice then, with a number of its own for each. */
+/* The ring of a stage that a route leads to, when the lease is a reply or a reading there: the stage may send here as well,
+ * and its ring is mapped twice then, with a number of its own for each. */
 static struct rs_ring *answering_ring(const struct session *session,
                                       const Ringside__V1__Lease *wire,
                                       const struct rs_ticket *ticket, bool held)
 {
-    if (wire->ring.len != 16 || wire->delivery != 0)
+    if (wire->ring.len != 16 || wire->delivery > 0)
         return NULL;
     for (const struct answerer *answerer = session->answerers; answerer != NULL;
          answerer = answerer->next) {
         struct rs_ring *ring = answerer->ring;
 
         if (memcmp(wire->ring.data, ring->layout.incarnation, 16) != 0 ||
-            ticket->slot >= ring->layout.slot_count)
+            answerer->reads != (wire->delivery < 0) || ticket->slot >= ring->layout.slot_count)
             continue;
+        if (answerer->reads) {
+            if (!held || session_reads(session, ring, ticket->slot))
+                return ring;
+            continue;
+        }
         uint64_t word = rs_load_seq_cst(&ring->slots[ticket->slot].delivery[0]);
         if (!held || (rs_delivery_destination(word) == RS_REPLY_DESTINATION &&
                       rs_delivery_holder(word) == answerer->client))
@@ -77,7 +82,7 @@ int session_lease_of(struct session *session, const Ringside__V1__Lease *wire,
     lease->slot = ticket.slot;
     lease->generation = ticket.generation;
     lease->delivery = wire->delivery;
-    lease->reply = session_answerer(session, lease->ring) != NULL;
+    lease->reply = session_place(session, lease->ring, lease->delivery < 0) != NULL;
     return 0;
 }
 
@@ -124,7 +129,7 @@ int session_delivery(struct session *session, const struct session_lease *lease,
 bool session_has_ring(const struct session *session, const struct session_lease *lease)
 {
     if (lease->reply)
-        return session_answerer(session, lease->ring) != NULL;
+        return session_place(session, lease->ring, lease->delivery < 0) != NULL;
     if (lease->ring_number == 0)
         return true;
     return session->inbox != NULL &&
@@ -134,7 +139,8 @@ bool session_has_ring(const struct session *session, const struct session_lease 
 
 void session_spend(struct session *session, const struct session_lease *lease)
 {
-    struct answerer *answerer = lease->reply ? session_answerer(session, lease->ring) : NULL;
+    struct answerer *answerer =
+        lease->reply ? session_place(session, lease->ring, lease->delivery < 0) : NULL;
 
     if (session->held > 0)
         session->held--;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Places of sessions in the rings of stages that they call: asked for at that stage's sidecar,
- * mapped once for all of them, given back. */
+/* Places of sessions in the rings of stages that they call or whose tickets they read: asked for at
+ * that stage's sidecar, mapped once for all of them, given back. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +35,7 @@ struct answer_place {
     enum answer_state state;
     int error;
     uint16_t number; /* of the session in the own ring */
+    bool reads;      /* takes a reader number */
     uint64_t serial; /* tells it from an earlier place at its address */
     bool has_token;
     uint8_t token[16];
@@ -213,13 +214,14 @@ static void get_ready(struct link *link, struct answer_place *place,
                                             .body_path = files->body_path,
                                             .nonce = response->nonce,
                                             .destination = (uint16_t)link->destination,
-                                            .client = (uint16_t)response->client};
+                                            .client = (uint16_t)response->client,
+                                            .reads = place->reads};
         session->answerers = &place->answerer;
         return;
     }
     if (why)
         log_warn(&proxy->log, "peers", conn_serial(link->conn),
-                 "%s: replies of its stage cannot be held for sessions of this sidecar: %s",
+                 "%s: sessions of this sidecar get no place in the ring of its stage: %s",
                  link->path, why);
     drop_files(files);
     place_leave(link->conn, response->client, response->nonce);
@@ -281,24 +283,24 @@ static int ask(struct link *link, struct answer_place *place, const char *name)
         return -ENOMEM;
     *asking = (struct asking){link->peers, link->destination, place->serial};
     int rc = place_admit(link->conn, name, place->has_token ? place->token : NULL,
-                         place->pidfd >= 0 ? peers_dup(place->pidfd) : -1, false, true, on_admitted,
-                         asking);
+                         place->pidfd >= 0 ? peers_dup(place->pidfd) : -1, false, !place->reads,
+                         on_admitted, asking);
     if (rc < 0)
         free(asking);
     return rc;
 }
 
-static struct answer_place *find(const struct link *link, uint16_t number)
+static struct answer_place *find(const struct link *link, uint16_t number, bool reads)
 {
     for (struct answer_place *place = link->answers; place; place = place->next) {
-        if (place->number == number && place->state != ANSWER_GONE &&
+        if (place->number == number && place->reads == reads && place->state != ANSWER_GONE &&
             (place->state != ANSWER_READY || is_current(link, place)))
             return place;
     }
     return NULL;
 }
 
-static int begin(struct link *link, struct session *session)
+static int begin(struct link *link, struct session *session, bool reads)
 {
     struct answer_place *place = calloc(1, sizeof(*place));
 
@@ -306,6 +308,7 @@ static int begin(struct link *link, struct session *session)
         return -ENOMEM;
     place->serial = ++link->peers->last_serial;
     place->number = session->number;
+    place->reads = reads;
     place->pidfd = peers_pidfd_of(conn_socket(session->conn));
     place->next = link->answers;
     link->answers = place;
@@ -315,12 +318,12 @@ static int begin(struct link *link, struct session *session)
     return rc;
 }
 
-int peers_answerer(struct session *session, unsigned destination, bool may_ask,
+int peers_answerer(struct session *session, unsigned destination, bool reads, bool may_ask,
                    struct answerer **answerer)
 {
     struct proxy *proxy = session->proxy;
     struct link *link = proxy->peers ? proxy->peers->links[destination] : NULL;
-    struct answer_place *place = link ? find(link, session->number) : NULL;
+    struct answer_place *place = link ? find(link, session->number, reads) : NULL;
 
     if (!link)
         return -RINGSIDE_E_UNAVAILABLE;
@@ -338,7 +341,26 @@ int peers_answerer(struct session *session, unsigned destination, bool may_ask,
     }
     if (!may_ask || link->state != LINK_CONNECTED || !link->conn)
         return -RINGSIDE_E_UNAVAILABLE;
-    return begin(link, session);
+    return begin(link, session, reads);
+}
+
+unsigned peers_ticket_destination(const struct proxy *proxy, const struct rs_ticket *ticket)
+{
+    for (unsigned i = 0; proxy->peers && i < RS_MAX_DESTINATIONS; i++) {
+        const struct link *link = proxy->peers->links[i];
+
+        if (link && link->view &&
+            rs_ring_ticket_slot(&link->view->ring, ticket) != -RINGSIDE_E_FOREIGN_TICKET)
+            return i;
+    }
+    return RS_NO_DESTINATION;
+}
+
+struct rs_ring *peers_ticket_ring(const struct proxy *proxy, const struct rs_ticket *ticket)
+{
+    unsigned destination = peers_ticket_destination(proxy, ticket);
+
+    return destination != RS_NO_DESTINATION ? &proxy->peers->links[destination]->view->ring : NULL;
 }
 
 /* ---- the end ---- */

@@ -51,7 +51,7 @@ int place_leave(struct conn *conn, uint32_t client, uint64_t nonce)
 
 struct opening {
     struct conn_call *call; /* NULL: cancelled */
-    bool reply;             /* the ring of a stage downstream; else one of the inbox */
+    bool downstream;        /* the ring of a stage that a route leads to; else one of the inbox */
     unsigned number;        /* of the ring, or of the destination */
     char stage[RS_NAME_BYTES];
 };
@@ -86,7 +86,7 @@ static bool hand_on(struct opening *opening, const Ringside__Peer__V1__AdmitResp
     ring.body_bytes = response->body_bytes;
     ring.stage = opening->stage;
     open.ring = &ring;
-    open.ring_number = opening->reply ? 0 : opening->number;
+    open.ring_number = opening->downstream ? 0 : opening->number;
     open.descriptors = kinds;
     open.n_descriptors = fd_count;
     return conn_reply(opening->call, &open.base, fds, fd_count) == 0;
@@ -106,7 +106,7 @@ static void on_opened(struct conn *conn, int error, const char *text,
         rs_fd_close(fds, fd_count);
         if (opening->call)
             conn_reply_error(opening->call, error, "%s %u: %s",
-                             opening->reply ? "replies of destination" : "ring", opening->number,
+                             opening->downstream ? "ring of destination" : "ring", opening->number,
                              text && text[0] ? text : rs_strerror(error));
     } else if (!opening->call) {
         /* The worker went away meanwhile: so does its number. */
@@ -126,7 +126,7 @@ static struct upstream *find(struct proxy *proxy, unsigned ring_number)
 
 /* Asks the other sidecar for a place, and answers the call with what it passes. */
 static void open_at(struct conn *conn, struct conn_call *call, const char *name, const char *stage,
-                    bool reply, unsigned number)
+                    bool downstream, bool for_replies, unsigned number)
 {
     struct opening *opening = calloc(1, sizeof(*opening));
 
@@ -134,12 +134,12 @@ static void open_at(struct conn *conn, struct conn_call *call, const char *name,
         conn_reply_error(call, -ENOMEM, "out of memory");
         return;
     }
-    *opening = (struct opening){.call = call, .reply = reply, .number = number};
+    *opening = (struct opening){.call = call, .downstream = downstream, .number = number};
     snprintf(opening->stage, sizeof(opening->stage), "%s", stage);
     call->data = opening;
     call->cancelled = on_cancelled;
-    int rc = place_admit(conn, name, NULL, peers_pidfd_of(conn_socket(call->conn)), true, reply,
-                        on_opened, opening);
+    int rc = place_admit(conn, name, NULL, peers_pidfd_of(conn_socket(call->conn)), true,
+                         for_replies, on_opened, opening);
     if (rc < 0) {
         call->cancelled = NULL;
         conn_reply_error(call, rc, "the sidecar of stage %s cannot be asked", stage);
@@ -164,17 +164,17 @@ void peers_open_ring(struct proxy *proxy, struct conn_call *call, uint16_t numbe
                          upstream->stage);
         return;
     }
-    open_at(upstream->conn, call, name, upstream->stage, false, ring_number);
+    open_at(upstream->conn, call, name, upstream->stage, false, false, ring_number);
 }
 
-void peers_open_reply(struct proxy *proxy, struct conn_call *call, const char *name,
-                      unsigned destination)
+void peers_open_answering(struct proxy *proxy, struct conn_call *call, const char *name,
+                          unsigned destination, bool for_replies)
 {
     struct link *link = proxy->peers->links[destination];
 
     if (destination == proxy->routes.self)
         conn_reply_error(call, -RINGSIDE_E_INVALID,
-                         "replies of the own stage are in the ring that Attach passed");
+                         "the own stage's ring was passed with Attach");
     else if (!link)
         conn_reply_error(call, -RINGSIDE_E_NO_ROUTE, "no route leads to destination %u",
                          destination);
@@ -182,7 +182,7 @@ void peers_open_reply(struct proxy *proxy, struct conn_call *call, const char *n
         conn_reply_error(call, -RINGSIDE_E_UNAVAILABLE, "unix:%s is not connected: %s", link->path,
                          link->error[0] ? link->error : "connecting");
     else
-        open_at(link->conn, call, name, link->view->stage, true, destination);
+        open_at(link->conn, call, name, link->view->stage, true, for_replies, destination);
 }
 
 /* ---- sessions that work through this sidecar ---- */

@@ -30,9 +30,9 @@ void peers_dispatch(struct conn_call *call);
  * call, now or later. */
 void peers_open_ring(struct proxy *proxy, struct conn_call *call, uint16_t number, const char *name,
                      unsigned ring_number);
-/* The ring of the stage that the destination leads to, for replies. */
-void peers_open_reply(struct proxy *proxy, struct conn_call *call, const char *name,
-                      unsigned destination);
+/* The ring of the stage that the destination leads to: for replies, or to read its tickets. */
+void peers_open_answering(struct proxy *proxy, struct conn_call *call, const char *name,
+                          unsigned destination, bool for_replies);
 void peers_open_destination(struct proxy *proxy, struct conn_call *call, uint16_t number,
                             unsigned destination);
 
@@ -60,23 +60,31 @@ int peers_admit_session(struct proxy *proxy, uint16_t number, const char *name, 
  * more. */
 void peers_session_gone(struct proxy *proxy, uint16_t number);
 
-/* A session's place in the ring of a stage that it calls: there its replies are held. */
+/* A session's place in the ring of a stage that a route leads to: there replies to its calls are held, or, in a place of
+ * its own, because it takes a reader number, that stage's tickets are read. */
 struct answerer {
     struct answerer *next;  /* of the session */
     struct rs_ring *ring;   /* control file writable, body read-only; shared */
     const char *body_path;  /* for people and for languages without descriptors */
     uint64_t nonce;         /* of the admission */
-    uint32_t uses;          /* calls and leases in it, while which it stays */
+    uint32_t uses;          /* calls, leases and readings in it, while which it stays */
     uint16_t destination;   /* in the own ring */
     uint16_t client;        /* the session's number in that ring */
+    bool reads;             /* for tickets, not for replies */
 };
 
 struct session;
+struct rs_ticket;
 
-/* 1: *answerer is the session's place with the stage of a destination that is another one's. 0: it was asked for (only with
+/* 1: *answerer is the session's place, of either kind, with the stage of a destination that is another one's. 0: it was asked for (only with
  * `may_ask`), look again in a moment. Or a negative error: -RINGSIDE_E_UNAVAILABLE, -RINGSIDE_E_LIMIT there, ... */
-int peers_answerer(struct session *session, unsigned destination, bool may_ask,
+int peers_answerer(struct session *session, unsigned destination, bool reads, bool may_ask,
                    struct answerer **answerer);
+/* The destination of the stage whose ring a ticket names, of those that routes lead to, or
+ * RS_NO_DESTINATION. */
+unsigned peers_ticket_destination(const struct proxy *proxy, const struct rs_ticket *ticket);
+/* That ring, as its inbox is mapped: without the body. NULL: none. */
+struct rs_ring *peers_ticket_ring(const struct proxy *proxy, const struct rs_ticket *ticket);
 /* The event of the inbox of the ring with that number in the own inbox, or -1: for callers there. */
 int peers_ring_event(const struct proxy *proxy, unsigned ring_number);
 

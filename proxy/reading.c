@@ -4,8 +4,10 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "proto/box.h"
 #include "proto/err.h"
 #include "proxy/control.h"
+#include "proxy/peers.h"
 #include "proxy/proxy.h"
 #include "proxy/session.h"
 
@@ -27,14 +29,20 @@ static struct table of_all(struct proxy *proxy)
     return (struct table){&sessions->shared, &sessions->shared_count, &sessions->shared_capacity};
 }
 
-static struct session_reading *find(const struct table *table, unsigned ring_number, uint32_t slot)
+static struct session_reading *find(const struct table *table, const struct rs_ring *ring,
+                                    uint32_t slot)
 {
     for (uint32_t i = 0; i < *table->count; i++) {
         struct session_reading *reading = &(*table->readings)[i];
-        if (reading->slot == slot && reading->ring_number == ring_number)
+        if (reading->slot == slot && reading->ring == ring)
             return reading;
     }
     return NULL;
+}
+
+static bool same_generation(uint32_t whole, uint32_t from_ticket)
+{
+    return (whole & RS_TICKET_GENERATION_MASK) == (from_ticket & RS_TICKET_GENERATION_MASK);
 }
 
 static struct session_reading *add(const struct table *table)
@@ -55,21 +63,24 @@ static void drop(const struct table *table, struct session_reading *reading)
     *reading = (*table->readings)[--*table->count];
 }
 
-static bool is_shared(const struct session *session, unsigned ring_number)
+static bool is_shared(const struct session *session, const struct rs_ring *ring)
 {
-    return ring_number == 0 && session->reader == CLIENTS_SHARED_READER;
+    return ring == &session->proxy->ring && session->reader == CLIENTS_SHARED_READER;
 }
 
 /* The reader number of the session's place in a ring, or RS_NO_READER. */
 static uint8_t reader_in(const struct session *session, struct rs_ring *ring, unsigned ring_number)
 {
-    if (ring_number == 0)
+    const struct answerer *place = session_place(session, ring, true);
+
+    if (ring == &session->proxy->ring)
         return session->reader;
-    uint64_t state = rs_load_acquire(&ring->clients[session->inbox->holder[ring_number]].state);
+    unsigned number = place != NULL ? place->client : session->inbox->holder[ring_number];
+    uint64_t state = rs_load_acquire(&ring->clients[number].state);
     unsigned reader = rs_client_reader(state);
-    return rs_client_phase(state) == RS_CLIENT_ALIVE && reader > 0 && reader < CLIENTS_SHARED_READER
-               ? (uint8_t)reader
-               : RS_NO_READER;
+    bool mine = rs_client_phase(state) == RS_CLIENT_ALIVE &&
+                (place == NULL || rs_client_is_there(ring, number, place->nonce, UINT64_MAX));
+    return mine && reader > 0 && reader < CLIENTS_SHARED_READER ? (uint8_t)reader : RS_NO_READER;
 }
 
 /* Whether the ticket could be read now, by who had a reader number. */
@@ -83,10 +94,10 @@ static bool is_alive(const struct rs_slot *slot, const struct rs_ticket *ticket,
 }
 
 /* `fresh` names ring, slot and reader. The slot cannot change under a bit that is on. */
-static int begin_bit(const struct table *table, const struct rs_ticket *ticket,
+static int begin_bit(const struct table *table, const struct rs_ticket *ticket, bool added,
                      struct session_reading *fresh)
 {
-    struct session_reading *reading = find(table, fresh->ring_number, fresh->slot);
+    struct session_reading *reading = find(table, fresh->ring, fresh->slot);
     const struct rs_slot *slot = &fresh->ring->slots[fresh->slot];
     uint32_t mask = ticket->has_text ? UINT32_MAX : RS_TICKET_GENERATION_MASK;
 
@@ -95,6 +106,8 @@ static int begin_bit(const struct table *table, const struct rs_ticket *ticket,
             return -RINGSIDE_E_STALE_TICKET;
         reading->count++;
         fresh->generation = reading->generation;
+        if (added)
+            (void)rs_ring_readers_add(reading->ring, reading->reader, reading->slot, -1);
         return 0;
     }
     if (fresh->reader == RS_NO_READER)
@@ -110,14 +123,9 @@ static int begin_bit(const struct table *table, const struct rs_ticket *ticket,
     return rc;
 }
 
-static bool same_generation(uint32_t whole, uint32_t from_ticket)
-{
-    return (whole & RS_TICKET_GENERATION_MASK) == (from_ticket & RS_TICKET_GENERATION_MASK);
-}
-
 static int end_bit(const struct table *table, const struct session_lease *lease, bool counted)
 {
-    struct session_reading *reading = find(table, lease->ring_number, lease->slot);
+    struct session_reading *reading = find(table, lease->ring, lease->slot);
 
     if (reading == NULL || !same_generation(reading->generation, lease->generation))
         return -RINGSIDE_E_STATE;
@@ -131,21 +139,22 @@ static int end_bit(const struct table *table, const struct session_lease *lease,
 }
 
 int session_read_begin(struct session *session, struct rs_ring *ring, unsigned ring_number,
-                       const struct rs_ticket *ticket, uint32_t *generation)
+                       const struct rs_ticket *ticket, bool added, uint32_t *generation)
 {
-    bool shared = is_shared(session, ring_number);
+    bool shared = is_shared(session, ring);
     struct table own = of_session(session), table = shared ? of_all(session->proxy) : own;
     struct session_reading fresh = {.ring = ring,
                                     .slot = ticket->slot,
                                     .count = 1,
                                     .ring_number = (uint8_t)ring_number,
+                                    .placed = session_place(session, ring, true) != NULL,
                                     .reader = reader_in(session, ring, ring_number)};
 
-    int rc = begin_bit(&table, ticket, &fresh);
+    int rc = begin_bit(&table, ticket, added, &fresh);
     *generation = fresh.generation;
     if (rc < 0 || !shared)
         return rc;
-    struct session_reading *mine = find(&own, 0, ticket->slot);
+    struct session_reading *mine = find(&own, ring, ticket->slot);
     if (mine != NULL) {
         mine->count++;
         return 0;
@@ -160,11 +169,52 @@ int session_read_begin(struct session *session, struct rs_ring *ring, unsigned r
     return 0;
 }
 
+bool session_reads(const struct session *session, const struct rs_ring *ring, uint32_t slot)
+{
+    for (uint32_t i = 0; i < session->reading_count; i++) {
+        if (session->readings[i].ring == ring && session->readings[i].slot == slot)
+            return true;
+    }
+    return false;
+}
+
+int session_ticket_free(struct session *session, struct rs_ring *ring,
+                        const struct rs_ticket *ticket)
+{
+    struct table own = of_session(session);
+    const struct session_reading *reading = find(&own, ring, ticket->slot);
+    uint32_t mask = ticket->has_text ? UINT32_MAX : RS_TICKET_GENERATION_MASK;
+    uint8_t reader = reader_in(session, ring, 0);
+
+    if (reader == RS_NO_READER)
+        return -RINGSIDE_E_LIMIT;
+    if (reading == NULL)
+        return rs_ring_ticket_free(ring, reader, ticket);
+    return ((reading->generation ^ ticket->generation) & mask) == 0
+               ? rs_ring_read_retire(ring, reading->reader, ticket->slot)
+               : -RINGSIDE_E_STALE_TICKET;
+}
+
+int session_read_add(const struct session *session, const struct session_lease *lease,
+                     unsigned readers)
+{
+    for (uint32_t i = 0; i < session->reading_count; i++) {
+        const struct session_reading *reading = &session->readings[i];
+
+        if (reading->slot == lease->slot && reading->ring == lease->ring &&
+            same_generation(reading->generation, lease->generation) &&
+            session_has_ring(session, lease))
+            return rs_ring_readers_add(reading->ring, reading->reader, reading->slot, (int)readers);
+    }
+    return -RINGSIDE_E_STATE;
+}
+
 void session_read_adopt(struct session *session, uint32_t slot, uint32_t generation)
 {
     struct table table = of_session(session);
 
-    if (session->reader == CLIENTS_SHARED_READER || find(&table, 0, slot) != NULL)
+    if (session->reader == CLIENTS_SHARED_READER ||
+        find(&table, &session->proxy->ring, slot) != NULL)
         return;
     struct session_reading *reading = add(&table);
     if (reading != NULL) /* else its bit stays until the process is gone */
@@ -178,16 +228,15 @@ void session_read_adopt(struct session *session, uint32_t slot, uint32_t generat
 int session_read_end(struct session *session, const struct session_lease *lease, bool counted)
 {
     struct table own = of_session(session);
-    struct session_reading *mine = find(&own, lease->ring_number, lease->slot);
+    struct session_reading *mine = find(&own, lease->ring, lease->slot);
 
-    if (mine == NULL || mine->ring != lease->ring ||
-        !same_generation(mine->generation, lease->generation))
+    if (mine == NULL || !same_generation(mine->generation, lease->generation))
         return -RINGSIDE_E_STATE;
     if (!session_has_ring(session, lease)) {
         drop(&own, mine); /* nothing of it is held any more */
         return 0;
     }
-    if (!is_shared(session, lease->ring_number))
+    if (!is_shared(session, lease->ring))
         return end_bit(&own, lease, counted);
     if (--mine->count == 0)
         drop(&own, mine);

@@ -147,13 +147,28 @@ static void add_readers(struct proxy *proxy, struct slot_view *view)
     }
 }
 
+/* As rs_message_load, where the body is not mapped: of several tensors it says nothing. From a
+ * copy, for the count of tensors might change between two looks. */
+static int load_header(struct rs_message *header, const struct rs_ring *ring, uint32_t slot)
+{
+    struct rs_slot copy = {0};
+
+    for (unsigned i = 0; i < RS_HEADER_WORDS; i++)
+        rs_store_relaxed(&copy.header[i], rs_load_relaxed(&ring->slots[slot].header[i]));
+    return rs_load_relaxed(&copy.header[RS_HEADER_SUMMARY]) >> 56 == 1
+               ? rs_message_load(header, &copy, NULL, rs_ring_slot_bytes(ring, slot))
+               : -RINGSIDE_E_UNAVAILABLE;
+}
+
 static void add_message(struct slot_view *view, uint32_t slot, uint64_t state)
 {
     struct rs_ring *ring = view->ring;
     uint64_t now = uv_hrtime();
 
-    int rc = rs_message_load(&view->header, &ring->slots[slot], control_body(ring, slot),
-                             rs_ring_slot_bytes(ring, slot));
+    int rc = ring->body == NULL
+                 ? load_header(&view->header, ring, slot)
+                 : rs_message_load(&view->header, &ring->slots[slot], control_body(ring, slot),
+                                   rs_ring_slot_bytes(ring, slot));
     if (rc < 0 || rs_load_seq_cst(&ring->slots[slot].state) != state)
         return; /* nonsense, or another message by now */
     wire_tensors_fill(&view->header, view->tensors, view->tensor_pointers);
@@ -236,11 +251,14 @@ void report_list(struct proxy *proxy, struct conn_call *call)
 
 /* Of a sealed or loaned slot in the ticket's generation. 0 or a negative error. */
 static int find_slot(struct proxy *proxy, const struct rs_ticket *ticket, struct rs_ring **ring,
-                     unsigned *ring_number, uint64_t *state)
+                     uint64_t *state)
 {
     uint32_t mask = ticket->has_text ? UINT32_MAX : RS_TICKET_GENERATION_MASK;
+    unsigned ring_number;
 
-    int rc = control_ticket_ring(proxy, ticket, ring, ring_number);
+    int rc = control_ticket_ring(proxy, ticket, ring, &ring_number);
+    if (rc == -RINGSIDE_E_FOREIGN_TICKET && (*ring = peers_ticket_ring(proxy, ticket)) != NULL)
+        rc = rs_ring_ticket_slot(*ring, ticket);
     if (rc < 0)
         return rc;
     *state = rs_load_seq_cst(&(*ring)->slots[ticket->slot].state);
@@ -261,7 +279,6 @@ void report_describe(struct proxy *proxy, struct conn_call *call)
     } *described = NULL;
     struct rs_ticket ticket = {0};
     struct rs_ring *ring = NULL;
-    unsigned ring_number = 0;
     uint64_t state = 0;
 
     if (request == NULL)
@@ -271,14 +288,14 @@ void report_describe(struct proxy *proxy, struct conn_call *call)
         request->by_case == RINGSIDE__V1__DESCRIBE_REQUEST__BY_TEXT ? request->text : NULL);
     conn_free_message(&request->base);
     if (rc == 0)
-        rc = find_slot(proxy, &ticket, &ring, &ring_number, &state);
+        rc = find_slot(proxy, &ticket, &ring, &state);
     if (rc == 0 && (described = malloc(sizeof *described)) == NULL)
         rc = -ENOMEM;
     if (rc < 0) {
         control_refuse_ticket(call, rc, &ticket);
         return;
     }
-    view_slot(proxy, &described->view, ring, ring_number == 0 ? NULL : described->names,
+    view_slot(proxy, &described->view, ring, ring == &proxy->ring ? NULL : described->names,
               ticket.slot, state);
     response.slot = &described->view.slot;
     conn_reply(call, &response.base, NULL, 0);
@@ -305,10 +322,10 @@ struct status_view {
 static void add_counters(struct proxy *proxy, uint32_t number, Ringside__V1__Counters *to)
 {
     uint64_t *const fields[] = {
-        &to->sent,          &to->received, &to->released,   &to->forwarded, &to->forward_copies,
-        &to->nacked,        &to->shared,   &to->reads,      &to->expired,   &to->dropped,
-        &to->dead_lettered, &to->requeued, &to->sent_bytes, &to->overflows,
-        &to->calls,         &to->replies};
+        &to->sent,           &to->received,  &to->released,      &to->forwarded,
+        &to->forward_copies, &to->nacked,    &to->shared,        &to->reads,
+        &to->expired,        &to->dropped,   &to->dead_lettered, &to->requeued,
+        &to->sent_bytes,     &to->overflows, &to->calls,         &to->replies};
 
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         *fields[i] += rs_load_relaxed(&proxy->ring.clients[number].counter[i]);

@@ -212,16 +212,15 @@ static int held_init(struct held *held, struct session *session)
     find_held_of_peers(session, held);
     for (uint32_t i = 0; i < session->reading_count; i++) {
         const struct session_reading *reading = &session->readings[i];
-        const struct session_lease lease = {reading->ring, reading->slot, reading->generation, -1,
-                                            reading->ring_number, false};
+        const struct session_lease lease = session_lease_read(reading);
 
         if (!session_has_ring(session, &lease))
             continue;
         held->again += reading->count - 1;
         /* No bit of its own tells of it, or one that was not looked at. */
-        if (session->reader == CLIENTS_SHARED_READER || reading->ring_number != 0)
-            add_held(held, reading->ring, reading->ring_number == 0, reading->slot,
-                     reading->generation, -1);
+        bool own = reading->ring == &session->proxy->ring;
+        if (session->reader == CLIENTS_SHARED_READER || !own)
+            add_held(held, reading->ring, own, reading->slot, reading->generation, -1);
     }
     return 0;
 }
@@ -350,12 +349,18 @@ static void attach(struct conn_call *call, const Ringside__V1__AttachRequest *me
     }
     if (message->session_token.len != 0)
         request.token = message->session_token.data;
+    if (message->want_descriptors && message->call_cells > RS_BOX_CELLS) {
+        conn_reply_error(call, -RINGSIDE_E_INVALID, "call_cells is %u; a reply box has %d cells",
+                         message->call_cells, RS_BOX_CELLS);
+        return;
+    }
     request.pidfd = peer_process(call->conn, &request.pid);
     int rc = clients_admit(proxy, &request, &admission);
     if (rc < 0) {
         refuse(call, rc);
         return;
     }
+    bool fresh = session_find(proxy, admission.number) == NULL;
     struct session *session = make_session(proxy, admission.number);
     if (session == NULL) {
         close(admission.control_fd);
@@ -371,6 +376,10 @@ static void attach(struct conn_call *call, const Ringside__V1__AttachRequest *me
     }
     session->conn = call->conn;
     session->locked = request.wants_lock;
+    if (session->calls == NULL)
+        session->call_cells = (uint8_t)(request.wants_lock ? message->call_cells : RS_BOX_CELLS);
+    if (fresh && admission.resumed && request.wants_lock && session->call_cells > 0)
+        control_adopt_calls(proxy, session);
     session->reader = admission.reader == RS_NO_READER || request.wants_lock ? CLIENTS_SHARED_READER
                                                                              : admission.reader;
     memcpy(session->name, clients_name(proxy, admission.number), RS_NAME_BYTES);
@@ -421,9 +430,8 @@ void session_over(struct proxy *proxy, uint16_t number, const char *why)
         conn_close(conn, why);
     }
     while (session->reading_count > 0) {
-        const struct session_reading *last = &session->readings[session->reading_count - 1];
-        struct session_lease lease = {last->ring, last->slot, last->generation, -1,
-                                      last->ring_number, false};
+        struct session_lease lease =
+            session_lease_read(&session->readings[session->reading_count - 1]);
         session_read_end(session, &lease, false);
     }
     control_sessions(proxy)->by_number[number] = NULL;

@@ -25,7 +25,8 @@ struct session_lease {
     uint32_t generation;
     int delivery;        /* -1: a loan or a reading */
     uint8_t ring_number; /* in the stage's inbox; 0: the own ring */
-    bool reply;          /* `ring` is that of one of the session's answerers, and no ring number counts */
+    bool reply;          /* `ring` is that of one of the session's places with a stage that a route leads to, and no
+                          * ring number counts: a reply, or a reading */
 };
 
 /* A reading through the sidecar: one bit of the readers word, however many calls share it. */
@@ -34,7 +35,8 @@ struct session_reading {
     uint32_t slot;
     uint32_t generation;
     uint32_t count;      /* calls of this session that have not ended */
-    uint8_t ring_number; /* in the stage's inbox; 0: the own ring */
+    uint8_t ring_number; /* in the stage's inbox; 0: the own ring, or `placed` */
+    bool placed;         /* in one of the session's answerers */
     uint8_t reader;      /* whose bit it is */
     bool counted;        /* one that has ended succeeded */
 };
@@ -55,6 +57,7 @@ struct session {
     uint8_t reader;    /* used for Read: the client's own, or CLIENTS_SHARED_READER */
     bool locked;       /* works in shared memory itself */
     bool fresh;        /* not attached yet: what it holds when it resumes, an earlier sidecar gave */
+    uint8_t call_cells; /* the last ones of its box are for calls made here */
     struct conn *conn; /* NULL while detached */
     char name[RS_NAME_BYTES];
     uint32_t held;          /* loans, deliveries and readings given through the socket */
@@ -128,16 +131,38 @@ bool session_has_ring(const struct session *session, const struct session_lease 
 void session_call_cancel(struct session *session, struct session_call *call);
 /* Calls that ended early and whose callee has let go: their cells are free again. */
 void session_calls_reap(struct session *session);
-/* The place whose ring that is, or NULL. */
-struct answerer *session_answerer(const struct session *session, const struct rs_ring *ring);
+/* The place of that kind whose ring that is, or NULL. */
+struct answerer *session_place(const struct session *session, const struct rs_ring *ring,
+                               bool reads);
+static inline struct answerer *session_answerer(const struct session *session,
+                                                const struct rs_ring *ring)
+{
+    return session_place(session, ring, false);
+}
 
 /* ---- readings ---- */
 
+static inline struct session_lease session_lease_read(const struct session_reading *reading)
+{
+    return (struct session_lease){reading->ring, reading->slot, reading->generation, -1,
+                                  reading->ring_number, reading->placed};
+}
 /* Begins one more reading by ticket in the own ring or in one that the session has a place in. 0
  * and *generation, -RINGSIDE_E_LIMIT when the place has no reader number, or what
- * rs_ring_read_begin says. */
+ * rs_ring_read_begin says. `added`: a read that session_read_add added, which is given back when
+ * this is no reading of its own. */
 int session_read_begin(struct session *session, struct rs_ring *ring, unsigned ring_number,
-                       const struct rs_ticket *ticket, uint32_t *generation);
+                       const struct rs_ticket *ticket, bool added, uint32_t *generation);
+/* Adds reads to the ticket of one. -RINGSIDE_E_STATE when there is none, or what
+ * rs_ring_readers_add says. */
+int session_read_add(const struct session *session, const struct session_lease *lease,
+                     unsigned readers);
+/* Whether it reads that slot. */
+bool session_reads(const struct session *session, const struct rs_ring *ring, uint32_t slot);
+/* Ends a ticket of a ring in which the session has a place for reading. What rs_ring_ticket_free
+ * says, or -RINGSIDE_E_LIMIT. */
+int session_ticket_free(struct session *session, struct rs_ring *ring,
+                        const struct rs_ticket *ticket);
 /* Takes over one that an earlier sidecar began for this session, as the own ring's readers word
  * says. */
 void session_read_adopt(struct session *session, uint32_t slot, uint32_t generation);

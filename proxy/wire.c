@@ -174,7 +174,7 @@ static struct gift *make_gift(struct session *session, const struct session_leas
 
     session->held++;
     if (lease->reply)
-        session_answerer(session, lease->ring)->uses++;
+        session_place(session, lease->ring, lease->delivery < 0)->uses++;
     if (gift == NULL)
         take_back(&now);
     else

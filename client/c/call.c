@@ -231,12 +231,22 @@ static int send_request(struct ringside *connection, const struct rs_loan *loan,
     return rc;
 }
 
+/* Before the first call to a stage. What was room for the request may be gone after a wait. */
+SELDOM static int first_reserve(struct ringside *connection, struct outgoing *outgoing,
+                                int64_t timeout_ns, struct peer **peer)
+{
+    int rc = answerer_get(connection, outgoing->route, timeout_ns, peer);
+
+    return rc < 0 ? rc : outgoing_reserve(connection, outgoing, timeout_ns);
+}
+
 IN_ONE_PIECE int ringside_call(struct ringside *connection, struct ringside_slot *slot,
                                const char *name, const char *method,
                                const struct ringside_options *options, struct ringside_call *call)
 {
     size_t method_bytes = method_length(method);
     unsigned credits = options != NULL && options->credits != 0 ? options->credits : 1;
+    int64_t timeout_ns = options != NULL ? options->timeout_ns : RINGSIDE_FOREVER;
     struct outgoing outgoing;
     struct rs_message message;
     struct rs_loan loan;
@@ -256,12 +266,11 @@ IN_ONE_PIECE int ringside_call(struct ringside *connection, struct ringside_slot
     if (rc == 0)
         rc = slot_describe(connection, slot, &body, options, method, method_bytes, &message);
     if (rc == 0)
-        rc = outgoing_reserve(connection, &outgoing,
-                              options != NULL ? options->timeout_ns : RINGSIDE_FOREVER);
+        rc = outgoing_reserve(connection, &outgoing, timeout_ns);
     if (rc == 0) {
         peer = answerer_at_hand(connection, outgoing.route->destinations[0]);
         if (UNLIKELY(peer == NULL))
-            rc = answerer_get(connection, outgoing.route->destinations[0], &peer);
+            rc = first_reserve(connection, &outgoing, timeout_ns, &peer);
     }
     if (rc == 0)
         rc = send_request(connection, &loan, body.base, &outgoing, peer, credits, &message);

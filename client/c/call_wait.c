@@ -227,6 +227,8 @@ SELDOM static int look_and_arm_event(struct ringside *connection, struct ringsid
     rs_wait_arm(&call_box(connection)->posted, RS_WAIT_EVENT);
     int rc = look_well(connection, call, pending, reply);
 
+    if (rc == NOTHING)
+        poll_look_again(connection, POLL_NEVER);
     tend(connection, false);
     return rc;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A connection's life: connect, fork, poll, close. */
+/* A connection's life: connect, fork, close. */
 #include "client/c/private.h"
 #include "proto/failpoint.h"
 
@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/timerfd.h>
 #include <unistd.h>
 
 #define CONNECT_TIMEOUT_NS INT64_C(5000000000)
@@ -105,8 +104,10 @@ static void disown(struct ringside *connection)
     peer_disown(&connection->own, still);
     for (unsigned i = 1; i < RS_MAX_RINGS; i++)
         peer_disown(rs_load_relaxed(&connection->peers[i]), still);
-    for (unsigned i = 0; i < RS_MAX_DESTINATIONS; i++)
-        peer_disown(rs_load_relaxed(&connection->answerers[i]), still);
+    for (unsigned i = 0; i < RS_MAX_DESTINATIONS; i++) {
+        peer_disown(rs_load_relaxed(&connection->answerers.rings[i]), still);
+        peer_disown(rs_load_relaxed(&connection->ticketed.rings[i]), still);
+    }
     for (struct peer *peer = connection->retired_peers; peer != NULL; peer = peer->next)
         peer_disown(peer, still);
     for (unsigned i = 0; i < RS_MAX_DESTINATIONS; i++)
@@ -156,6 +157,7 @@ static struct ringside *create(const struct ringside_connect_options *options, c
     connection->own.event_fd = -1;
     rs_store_relaxed(&connection->calls.free_cells, UINT64_MAX);
     pthread_mutex_init(&connection->lock, NULL);
+    pthread_mutex_init(&connection->look_lock, NULL);
     return connection;
 }
 
@@ -171,8 +173,10 @@ static void destroy(struct ringside *connection)
 {
     for (unsigned i = 1; i < RS_MAX_RINGS; i++)
         destroy_peer(rs_load_relaxed(&connection->peers[i]));
-    for (unsigned i = 0; i < RS_MAX_DESTINATIONS; i++)
-        destroy_peer(rs_load_relaxed(&connection->answerers[i]));
+    for (unsigned i = 0; i < RS_MAX_DESTINATIONS; i++) {
+        destroy_peer(rs_load_relaxed(&connection->answerers.rings[i]));
+        destroy_peer(rs_load_relaxed(&connection->ticketed.rings[i]));
+    }
     for (struct peer *peer = connection->retired_peers, *next; peer != NULL; peer = next) {
         next = peer->next;
         destroy_peer(peer);
@@ -195,6 +199,7 @@ static void destroy(struct ringside *connection)
     /* Last: when the sidecar sees the end of the socket, the lock of our byte must be gone. */
     rs_ttrpc_client_finish(&connection->control);
     pthread_mutex_destroy(&connection->lock);
+    pthread_mutex_destroy(&connection->look_lock);
     free(connection->socket_path);
     free(connection);
 }
@@ -317,8 +322,9 @@ void ringside_close(struct ringside *connection)
         if (peer != NULL)
             return_everything(connection, peer);
     }
-    for (unsigned i = 0; !forked && i < RS_MAX_DESTINATIONS; i++) {
-        struct peer *peer = rs_load_relaxed(&connection->answerers[i]);
+    for (unsigned i = 0; !forked && i < 2 * RS_MAX_DESTINATIONS; i++) {
+        struct far_rings *far = i % 2 == 0 ? &connection->answerers : &connection->ticketed;
+        struct peer *peer = rs_load_relaxed(&far->rings[i / 2]);
 
         if (peer != NULL)
             return_everything(connection, peer);
@@ -336,76 +342,4 @@ void ringside_close(struct ringside *connection)
     RS_FAILPOINT(close_returned);
     destroy(connection);
     pthread_mutex_unlock(&connections_lock);
-}
-
-/* ---- poll ---- */
-
-static int watch(int epoll_fd, int fd, uint32_t events)
-{
-    struct epoll_event event = {.events = events, .data.fd = fd};
-
-    if (fd >= 0 && epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) < 0 && errno != EEXIST)
-        return -errno;
-    return 0;
-}
-
-static int open_epoll(struct ringside *connection)
-{
-    int epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    int timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-    int look_timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-    int rc = epoll_fd < 0 || timer_fd < 0 || look_timer_fd < 0 ? -errno : 0;
-
-    if (rc == 0)
-        rc = watch(epoll_fd, connection->event_fd, INBOX_EVENTS);
-    if (rc == 0)
-        rc = watch(epoll_fd, timer_fd, EPOLLIN);
-    if (rc == 0)
-        rc = watch(epoll_fd, look_timer_fd, EPOLLIN);
-    /* Only its end matters: bytes on the socket are for whoever makes the next call. */
-    if (rc == 0 && connection->linked)
-        rc = watch(epoll_fd, connection->control.socket, EPOLLRDHUP);
-    if (rc < 0) {
-        close_if_open(&epoll_fd);
-        close_if_open(&timer_fd);
-        close_if_open(&look_timer_fd);
-        return rc;
-    }
-    connection->timer_fd = timer_fd;
-    connection->look_timer_fd = look_timer_fd;
-    connection->epoll_fd = epoll_fd;
-    link_set_timer(connection);
-    rs_store_release(&connection->polled, 1);
-    /* Whoever polls before the first look must be woken for what is there already. */
-    rs_wait_arm(&connection->inbox.shared->not_empty, RS_WAIT_EVENT);
-    rs_event_write(connection->event_fd);
-    return 0;
-}
-
-int ringside_fd_clear(struct ringside *connection)
-{
-    struct epoll_event events[POLLED_FDS];
-
-    if (is_down(connection))
-        return fail_down(connection);
-    if (rs_load_acquire(&connection->polled) != 0)
-        (void)epoll_wait(connection->epoll_fd, events, POLLED_FDS, 0);
-    return 0;
-}
-
-int ringside_fd(struct ringside *connection)
-{
-    int rc = 0;
-
-    if (is_down(connection))
-        return fail_down(connection);
-    pthread_mutex_lock(&connection->lock);
-    if (connection->epoll_fd < 0)
-        rc = open_epoll(connection);
-    if (rc == 0)
-        rc = connection->epoll_fd;
-    pthread_mutex_unlock(&connection->lock);
-    if (rc < 0)
-        fail(connection, rc, "cannot make a descriptor to poll: %s", rs_strerror(rc));
-    return rc;
 }

@@ -4,14 +4,12 @@
 #include "proto/failpoint.h"
 
 #include <string.h>
-#include <sys/timerfd.h>
 
 #define SPINS_PER_CLOCK   16
 #define SPINS_FIRST       64                  /* looks before the first reading of the clock: a busy peer answers within them */
 #define TAKES_PER_REFRESH 4096                /* a worker that never waits looks at the ring table now and then */
 #define HINTS_RETRY_NS    INT64_C(10000000)   /* the sidecar rebuilds wrong hints at its next audit */
 #define HINTS_PATIENCE_NS INT64_C(2000000000) /* and must have done so by then */
-#define NEVER             INT64_MAX           /* as a moment to look again */
 #define TICK_NS           20000000u           /* more than the coarse clock is ever behind */
 
 _Static_assert(offsetof(struct peer, ring) == 0, "a lease's ring is the start of its peer");
@@ -182,7 +180,7 @@ IN_ONE_PIECE static int look(struct ringside *connection, struct ringside_messag
 {
     int first = -1; /* ring that could not be opened; when it comes again, all have been tried */
 
-    *again_ns = NEVER;
+    *again_ns = POLL_NEVER;
     for (;;) {
         struct rs_lease lease;
         int unmapped;
@@ -209,20 +207,6 @@ SELDOM static int fail_nothing(struct ringside *connection)
     return fail_with(connection, -RINGSIDE_E_TIMEOUT, "no message came within the timeout");
 }
 
-/* Makes the descriptor that is polled readable at that moment; setting the timer also takes back that it went off. */
-static void set_look_timer(struct ringside *connection, int64_t at_ns)
-{
-    struct itimerspec timer = {{0, 0}, {at_ns / 1000000000, at_ns % 1000000000}};
-
-    if (at_ns == NEVER) {
-        if (rs_load_relaxed(&connection->look_timer_set) == 0)
-            return;
-        timer.it_value = (struct timespec){0, 0};
-    }
-    rs_store_relaxed(&connection->look_timer_set, at_ns != NEVER);
-    (void)timerfd_settime(connection->look_timer_fd, TFD_TIMER_ABSTIME, &timer, NULL);
-}
-
 /* For pollers: our own edge is consumed first, then the event armed, then looked again, so that none is missed. The eventfd
  * itself is never read: others who poll it may be able to take what we cannot. An edge stays when a message was found, and
  * while replies are polled for as well: it may mean one of them. */
@@ -238,7 +222,7 @@ SELDOM static int look_and_arm_event(struct ringside *connection, struct ringsid
     if (rc > 0)
         rs_event_write(connection->event_fd);
     else
-        set_look_timer(connection, again_ns);
+        poll_look_again(connection, again_ns);
     if (rc == 0) {
         peers_refresh(connection);
         link_tend(connection, false);

@@ -95,21 +95,6 @@ static int call(struct ringside *connection, const char *method, const ProtobufC
     return rc;
 }
 
-int link_call(struct ringside *connection, const char *method, const ProtobufCMessage *request,
-              const ProtobufCMessageDescriptor *type, ProtobufCMessage **response,
-              int64_t timeout_ns)
-{
-    *response = NULL;
-    if (!connection->linked)
-        return fail(connection, -RINGSIDE_E_UNAVAILABLE,
-                    "%s: the sidecar at %s is away; it is tried again by itself", method,
-                    connection->socket_path);
-    int rc = call(connection, method, request, type, response, timeout_ns);
-    if (connection->control.error != 0)
-        lose(connection, ringside_explain(connection));
-    return rc;
-}
-
 /* ---- attach ---- */
 
 static bool route_from(struct route *route, const Ringside__V1__Route *from,
@@ -298,6 +283,10 @@ static void come_back(struct ringside *connection, int64_t timeout_ns)
 {
     Ringside__V1__AttachResponse *answer = NULL;
     char text[TEXT_BYTES] = "";
+    uint64_t expirations;
+
+    if (connection->timer_fd >= 0)
+        (void)!read(connection->timer_fd, &expirations, sizeof expirations);
     int rc = rs_ttrpc_client_connect(&connection->control, connection->socket_path, 0, text,
                                      sizeof text);
 
@@ -332,6 +321,48 @@ static bool socket_ended(int socket)
     return bytes == 0 || (bytes < 0 && errno != EAGAIN && errno != EINTR);
 }
 
+/* Who needs the sidecar now does not wait for the next attempt: it may be back already, or have restarted unnoticed. */
+static int be_linked(struct ringside *connection, const char *method)
+{
+    if (connection->linked && socket_ended(connection->control.socket))
+        lose(connection, "its socket was closed");
+    if (!connection->linked && rs_load_relaxed(&connection->down) == 0)
+        come_back(connection, CALL_TIMEOUT_NS);
+    if (connection->linked)
+        return 0;
+    if (rs_load_relaxed(&connection->down) != 0)
+        return fail_down(connection);
+    return fail(connection, -RINGSIDE_E_UNAVAILABLE,
+                "%s: the sidecar at %s is away; is it running? It is tried again by itself", method,
+                connection->socket_path);
+}
+
+static int call_linked(struct ringside *connection, const char *method,
+                       const ProtobufCMessage *request, const ProtobufCMessageDescriptor *type,
+                       ProtobufCMessage **response, int64_t timeout_ns)
+{
+    int rc = call(connection, method, request, type, response, timeout_ns);
+
+    if (connection->control.error != 0)
+        lose(connection, ringside_explain(connection));
+    return rc;
+}
+
+int link_call(struct ringside *connection, const char *method, const ProtobufCMessage *request,
+              const ProtobufCMessageDescriptor *type, ProtobufCMessage **response,
+              int64_t timeout_ns, enum link_repeat repeat)
+{
+    *response = NULL;
+    int rc = be_linked(connection, method);
+    if (rc == 0)
+        rc = call_linked(connection, method, request, type, response, timeout_ns);
+    else
+        return rc;
+    if (connection->linked || repeat == LINK_ONCE || be_linked(connection, method) < 0)
+        return rc;
+    return call_linked(connection, method, request, type, response, timeout_ns);
+}
+
 void link_tend(struct ringside *connection, bool patient)
 {
     if (UNLIKELY(rs_load_relaxed(&connection->calls.lingering) != 0))
@@ -344,12 +375,7 @@ void link_tend(struct ringside *connection, bool patient)
     if (connection->linked && socket_ended(connection->control.socket))
         lose(connection, "its socket was closed");
     if (!connection->linked && rs_load_relaxed(&connection->down) == 0 &&
-        rs_now_ns() >= connection->link_retry_ns) {
-        uint64_t expirations;
-
-        if (connection->timer_fd >= 0)
-            (void)!read(connection->timer_fd, &expirations, sizeof expirations);
+        rs_now_ns() >= connection->link_retry_ns)
         come_back(connection, patient ? CALL_TIMEOUT_NS : IMPATIENT_NS);
-    }
     pthread_mutex_unlock(&connection->lock);
 }

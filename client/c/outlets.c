@@ -219,7 +219,8 @@ static int renew_outlet(struct ringside *connection, unsigned destination, struc
         *outlet = old;
         return admitted ? 0 : fail_unconnected(connection, destination);
     }
-    if (now_ns < connection->outlet_retry_ns[destination])
+    /* A sidecar that was away may be back; when it is not, that is known at once. */
+    if (connection->linked && now_ns < connection->outlet_retry_ns[destination])
         return fail_unconnected(connection, destination);
     connection->outlet_retry_ns[destination] = now_ns + RETRY_NS;
     int rc = open_outlet(connection, destination, outlet);

@@ -122,13 +122,20 @@ struct calls {
     _Atomic(struct peer *) callees[RS_BOX_CELLS]; /* by first cell: whose ring replies will be in; of cells set aside */
 };
 
+/* Rings of the stages that routes lead to, opened when first needed. */
+struct far_rings {
+    _Atomic(struct peer *) rings[RS_MAX_DESTINATIONS]; /* by the stage's destination */
+    int64_t retry_ns[RS_MAX_DESTINATIONS];             /* no Open before; guarded by the connection's lock */
+};
+
 struct ringside {
     rs_word32 down;                                   /* 0, or the error number of every further call */
     rs_word32 polled;                                 /* ringside_fd was asked for */
     _Atomic(struct settings *) settings;
     _Atomic(struct peer *) peers[RS_MAX_RINGS];       /* by number in the own inbox; [0] is `own` */
     _Atomic(struct outlet *) outlets[RS_MAX_DESTINATIONS];
-    _Atomic(struct peer *) answerers[RS_MAX_DESTINATIONS]; /* rings in which replies are held, by the stage's destination */
+    struct far_rings answerers;                       /* in which replies are held */
+    struct far_rings ticketed;                        /* whose tickets are read */
     struct calls calls;
     struct peer own;
     struct rs_inbox inbox;                            /* of the stage */
@@ -138,7 +145,6 @@ struct ringside {
 
     struct retry peer_retry[RS_MAX_RINGS];            /* guarded by `lock` */
     int64_t outlet_retry_ns[RS_MAX_DESTINATIONS];     /* no Open before; guarded by `lock` */
-    int64_t answerer_retry_ns[RS_MAX_DESTINATIONS];   /* the same */
 
     pthread_mutex_t lock;                             /* guards what follows, and changes of the tables above */
     struct rs_ttrpc_client control;
@@ -153,7 +159,8 @@ struct ringside {
     int epoll_fd;                                     /* -1 until asked for */
     int timer_fd;                                     /* in the epoll: next attempt to re-attach */
     int look_timer_fd;                                /* in the epoll: look again, see look_and_arm_event */
-    rs_word32 look_timer_set;
+    pthread_mutex_t look_lock;                        /* guards look_ns and what the timer is set to */
+    int64_t look_ns;                                  /* when it goes off or went off; 0: it does not */
     int arriving[RS_FDPASS_MAX];                      /* descriptors of the answer being handled */
     size_t arriving_count;
     struct peer *retired_peers;
@@ -221,16 +228,26 @@ int link_open(struct ringside *connection, int64_t timeout_ns);
 /* Before a sleep: notices that the sidecar went, and attaches again when it is back. Never waits long; `patient` allows
  * CALL_TIMEOUT_NS. Any thread, without the lock. */
 void link_tend(struct ringside *connection, bool patient);
-/* One call; the lock is held. Descriptors go to connection->arriving. */
+/* Whether a call that the sidecar may have carried out before it went is made again. */
+enum link_repeat { LINK_ONCE, LINK_REPEAT };
+/* One call; the lock is held. Attaches again first where the sidecar went and is back. Descriptors go to
+ * connection->arriving. */
 int link_call(struct ringside *connection, const char *method, const ProtobufCMessage *request,
               const ProtobufCMessageDescriptor *type, ProtobufCMessage **response,
-              int64_t timeout_ns);
+              int64_t timeout_ns, enum link_repeat repeat);
 /* Takes a descriptor of one kind out of connection->arriving: the caller's, or -1. */
 int link_take_fd(struct ringside *connection, size_t kind_count,
                  const Ringside__V1__Descriptor *kinds, Ringside__V1__Descriptor kind);
 void link_drop_fds(struct ringside *connection);
 /* While the sidecar is away, makes the descriptor that is polled readable at the next attempt. The lock is held. */
 void link_set_timer(struct ringside *connection);
+
+/* ---- poll.c ---- */
+
+#define POLL_NEVER INT64_MAX
+/* After a look by a poller that found nothing: makes the descriptor that is polled readable at that moment, or earlier where
+ * replies are polled for. */
+SELDOM void poll_look_again(struct ringside *connection, int64_t at_ns);
 
 /* ---- rings.c ---- */
 
@@ -292,18 +309,24 @@ void outlet_disown(struct outlet *outlet, bool still);
 
 /* ---- answerer.c ---- */
 
-/* The ring in which replies of the stage behind a destination are held, opened when needed. */
-SELDOM int answerer_get(struct ringside *connection, unsigned destination, struct peer **answerer);
+/* The ring in which replies of the one stage that a route leads to are held, opened when needed. While the stage is not
+ * connected a route that blocks waits at most timeout_ns. */
+SELDOM int answerer_get(struct ringside *connection, const struct route *route, int64_t timeout_ns,
+                        struct peer **answerer);
 /* The same when there is nothing to do for it, else NULL. */
 static inline struct peer *answerer_at_hand(struct ringside *connection, unsigned destination)
 {
-    struct peer *peer = rs_load_acquire(&connection->answerers[destination]);
+    struct peer *peer = rs_load_acquire(&connection->answerers.rings[destination]);
 
     if (peer != NULL && rs_load_relaxed(&connection->own.ring.destinations[destination].state) ==
                             rs_load_relaxed(&peer->entry_state))
         return peer;
     return destination == connection->own.destination ? &connection->own : NULL;
 }
+
+/* The ring that a ticket names, of the stages that routes lead to, opened when needed; NULL: of none. An error where one that
+ * it may be of cannot be looked at. */
+SELDOM int ticketed_find(struct ringside *connection, const struct rs_ticket *ticket, struct peer **ring);
 
 /* ---- route.c ---- */
 
@@ -312,6 +335,7 @@ struct outgoing {
     struct outlet *outlets[RS_MAX_DELIVERIES]; /* one for each destination of the route */
 };
 
+SELDOM void pause_for(int64_t time_ns);
 int route_find(struct ringside *connection, const char *name, const struct route **route);
 /* Waits until every inbox of the route has room, as the route's policy says. */
 int outgoing_reserve(struct ringside *connection, struct outgoing *outgoing, int64_t timeout_ns);
@@ -382,6 +406,13 @@ SELDOM bool calls_await(struct ringside *connection, const struct peer *peer);
 APART int request_release(struct ringside *connection, struct ringside_message *message);
 /* After a request is let go without an answer. */
 SELDOM void request_wake_caller(struct ringside *connection, struct peer *peer, uint64_t call);
+
+/* ---- ticket_rings.c ---- */
+
+/* The ring that a ticket names, of this stage and of those next to it, opened when needed: 0 and *peer, or an error. A text
+ * form names one incarnation, a bare ticket the one that is there now: of several in the inbox with its id the one where it
+ * is alive, else the first. */
+int ticket_ring(struct ringside *connection, const struct rs_ticket *ticket, struct peer **peer);
 
 /* ---- tickets.c ---- */
 

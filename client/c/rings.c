@@ -162,7 +162,8 @@ int call_open(struct ringside *connection, const Ringside__V1__OpenRequest *requ
 {
     ProtobufCMessage *response;
     int rc = link_call(connection, "Open", &request->base,
-                       &ringside__v1__open_response__descriptor, &response, CALL_TIMEOUT_NS);
+                       &ringside__v1__open_response__descriptor, &response, CALL_TIMEOUT_NS,
+                       LINK_REPEAT);
 
     *answer = (Ringside__V1__OpenResponse *)response;
     if (rc == 0 && (*answer)->ring == NULL)

@@ -161,8 +161,8 @@ const char *ringside_stage(const struct ringside *connection);
 
 /* A descriptor that polls readable when a message may be waiting. Then call ringside_receive with timeout 0 until it
  * returns -RINGSIDE_ETIMEOUT, and poll again. Owned by the connection.
- * It polls readable for replies as well once ringside_call_wait with timeout 0 has returned -RINGSIDE_ETIMEOUT. Whoever waits
- * for both calls ringside_fd_clear when it was readable, and then looks for messages and for replies to each call. */
+ * It polls readable for replies as well once ringside_call_wait with timeout 0 has returned -RINGSIDE_ETIMEOUT, and then at
+ * least each second, because what wakes it may have died with a callee or a sidecar. Whoever waits for both calls ringside_fd_clear when it was readable, and then looks for messages and for replies to each call. */
 int ringside_fd(struct ringside *connection);
 /* The descriptor is not readable any more, until something comes after that. 0, or an error of every call. */
 int ringside_fd_clear(struct ringside *connection);
@@ -193,12 +193,13 @@ int ringside_receive(struct ringside *connection, struct ringside_message *messa
 /* Up to `count` messages: waits for the first, takes what is there. Returns how many (>= 1) or an error. */
 int ringside_receive_batch(struct ringside *connection, struct ringside_message *messages, size_t count,
                            int64_t timeout_ns);
-/* Begins reading by ticket; ends with ringside_release. Distinct errors for stale, foreign, malformed and expired. */
+/* Begins reading by ticket, of the own stage or of one that a route joins it with; ends with ringside_release. The first
+ * time that a stage's ticket is read its ring is opened through the sidecar (-RINGSIDE_EUNAVAILABLE). Distinct errors for stale, foreign, malformed and expired. */
 int ringside_read(struct ringside *connection, uint64_t ticket, struct ringside_message *message);
 int ringside_read_text(struct ringside *connection, const char *text, struct ringside_message *message);
 /* Adds `count` reads to the ticket by which this message is read, for those it is passed on to; nothing to do for one that
  * is kept. Each takes its read with ringside_read_added_text. -RINGSIDE_ESTALE_TICKET when the ticket was freed meanwhile,
- * -RINGSIDE_ELIMIT over 255 reads, -RINGSIDE_EUNIMPLEMENTED when this process reads through its sidecar. */
+ * -RINGSIDE_ELIMIT over 255 reads; -RINGSIDE_EUNAVAILABLE when this process reads through its sidecar, which is away. */
 int ringside_add_readers(struct ringside *connection, struct ringside_message *message, unsigned count);
 /* As ringside_read_text, for a read that was added: where this connection reads the message already, the two are one
  * reading, and the added read is given back. */

@@ -76,7 +76,7 @@ SELDOM static int fail_route(struct ringside *connection, const struct outgoing 
                 outgoing->route->name);
 }
 
-static void pause_for(int64_t time_ns)
+void pause_for(int64_t time_ns)
 {
     struct timespec time = {time_ns / 1000000000, time_ns % 1000000000};
 

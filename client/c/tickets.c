@@ -5,45 +5,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* ---- which ring ---- */
-
-/* Whether the slot is in the ticket's generation: one look, for rings that have one id. */
-static bool has_generation(const struct peer *peer, const struct rs_ticket *ticket)
-{
-    uint32_t mask = ticket->has_text ? UINT32_MAX : RS_TICKET_GENERATION_MASK;
-    uint64_t state = rs_load_acquire(&peer->ring.slots[ticket->slot].state);
-
-    return ((rs_state_generation(state) ^ ticket->generation) & mask) == 0;
-}
-
-/* The mapped ring that a ticket names; a text form names one incarnation, a bare ticket the one that is there now: of
- * several with its id the one where it is alive, else the first. */
-static struct peer *ring_of_ticket(struct ringside *connection, const struct rs_ticket *ticket)
-{
-    struct peer *first = NULL;
-
-    for (unsigned i = 0; i < RS_MAX_RINGS; i++) {
-        struct peer *peer = rs_load_acquire(&connection->peers[i]);
-        int slot = peer != NULL ? rs_ring_ticket_slot(&peer->ring, ticket) : -RINGSIDE_E_FOREIGN_TICKET;
-
-        if (slot == -RINGSIDE_E_FOREIGN_TICKET)
-            continue;
-        if (slot >= 0 && has_generation(peer, ticket))
-            return peer;
-        if (first == NULL)
-            first = peer;
-    }
-    return first;
-}
-
-static int fail_foreign(const struct ringside *connection, const struct rs_ticket *ticket)
-{
-    return fail(connection, -RINGSIDE_E_FOREIGN_TICKET,
-                "the ticket is of sidecar %u%s, whose ring this stage has not attached (own: %u)",
-                ticket->sidecar_id, ticket->has_text ? " or of an earlier ring of it" : "",
-                connection->own.ring.layout.sidecar_id);
-}
-
 static int fail_ticket(const struct ringside *connection, int error)
 {
     switch (error) {
@@ -82,15 +43,21 @@ static pthread_mutex_t *lock_of(struct peer *peer, uint32_t slot)
     return &peer->reading_locks[slot % READING_LOCKS];
 }
 
+/* Whether what is read is the ticket's message. */
+static bool is_read(const struct reading *reading, const struct rs_ticket *ticket)
+{
+    uint32_t mask = ticket->has_text ? UINT32_MAX : RS_TICKET_GENERATION_MASK;
+
+    return ((reading->generation ^ ticket->generation) & mask) == 0;
+}
+
 /* The slot's lock is held. */
 static int join_reading(struct peer *peer, const struct rs_ticket *ticket)
 {
     struct reading *reading = &peer->readings[ticket->slot];
-    uint32_t mask = ticket->has_text ? UINT32_MAX : RS_TICKET_GENERATION_MASK;
     uint64_t readers = rs_load_acquire(&peer->ring.slots[ticket->slot].readers);
 
-    if ((reading->generation & mask) != (ticket->generation & mask) ||
-        (readers & RS_READERS_RETIRED) != 0)
+    if (!is_read(reading, ticket) || (readers & RS_READERS_RETIRED) != 0)
         return -RINGSIDE_E_STALE_TICKET;
     reading->count++;
     return 0;
@@ -136,16 +103,18 @@ static void end(struct peer *peer, uint32_t slot, bool counted)
 
 /* The call alone; the lock is not held. */
 static int call(struct ringside *connection, const char *method, const ProtobufCMessage *request,
-                const ProtobufCMessageDescriptor *type, ProtobufCMessage **response)
+                const ProtobufCMessageDescriptor *type, ProtobufCMessage **response,
+                enum link_repeat repeat)
 {
     pthread_mutex_lock(&connection->lock);
-    int rc = link_call(connection, method, request, type, response, CALL_TIMEOUT_NS);
+    int rc = link_call(connection, method, request, type, response, CALL_TIMEOUT_NS, repeat);
     link_drop_fds(connection);
     pthread_mutex_unlock(&connection->lock);
     return rc;
 }
 
-static int call_read(struct ringside *connection, uint64_t value, const char *text, uint64_t *lease)
+static int call_read(struct ringside *connection, uint64_t value, const char *text, bool added,
+                     uint64_t *lease)
 {
     Ringside__V1__ReadRequest request = RINGSIDE__V1__READ_REQUEST__INIT;
     ProtobufCMessage *response;
@@ -157,8 +126,10 @@ static int call_read(struct ringside *connection, uint64_t value, const char *te
         request.by_case = RINGSIDE__V1__READ_REQUEST__BY_TICKET;
         request.ticket = value;
     }
+    request.added = added;
+    /* Readings of a sidecar that went end at the next one's start. */
     int rc = call(connection, "Read", &request.base, &ringside__v1__read_response__descriptor,
-                  &response);
+                  &response, LINK_REPEAT);
     if (rc < 0)
         return rc;
     Ringside__V1__ReadResponse *answer = (Ringside__V1__ReadResponse *)response;
@@ -173,11 +144,11 @@ static int call_read(struct ringside *connection, uint64_t value, const char *te
 
 static int begin_remote(struct ringside *connection, struct peer *peer,
                         const struct rs_ticket *ticket, uint64_t value, const char *text,
-                        uint32_t *generation, uint64_t *lease)
+                        bool added, uint32_t *generation, uint64_t *lease)
 {
     /* Counted before it begins, so that the body is not given back in between. */
     atomic_fetch_add(&peer->remote_readings, 1);
-    int rc = call_read(connection, value, text, lease);
+    int rc = call_read(connection, value, text, added, lease);
 
     *generation = ticket->generation;
     if (rc < 0)
@@ -185,21 +156,50 @@ static int begin_remote(struct ringside *connection, struct peer *peer,
     return rc;
 }
 
-static int end_remote(struct ringside *connection, struct peer *peer, uint64_t ticket)
+static Ringside__V1__Lease remote_lease(struct ringside *connection, struct peer *peer,
+                                        uint64_t ticket)
 {
-    Ringside__V1__LeaseRequest request = RINGSIDE__V1__LEASE_REQUEST__INIT;
     Ringside__V1__Lease lease = RINGSIDE__V1__LEASE__INIT;
-    ProtobufCMessage *response;
 
-    atomic_fetch_sub(&peer->remote_readings, 1);
     lease.ticket = ticket;
     lease.delivery = -1;
     if (peer != &connection->own) {
         lease.ring.data = (uint8_t *)peer->ring.layout.incarnation;
         lease.ring.len = sizeof peer->ring.layout.incarnation;
     }
+    return lease;
+}
+
+static int end_remote(struct ringside *connection, struct peer *peer, uint64_t ticket)
+{
+    Ringside__V1__LeaseRequest request = RINGSIDE__V1__LEASE_REQUEST__INIT;
+    Ringside__V1__Lease lease = remote_lease(connection, peer, ticket);
+    ProtobufCMessage *response;
+
+    atomic_fetch_sub(&peer->remote_readings, 1);
     request.lease = &lease;
-    int rc = call(connection, "Release", &request.base, &ringside__v1__empty__descriptor, &response);
+    /* Of a reading that went with its sidecar the next one knows nothing. */
+    int rc = call(connection, "Release", &request.base, &ringside__v1__empty__descriptor, &response,
+                  LINK_ONCE);
+    if (rc == 0)
+        protobuf_c_message_free_unpacked(response, NULL);
+    return rc;
+}
+
+static int add_remote(struct ringside *connection, struct peer *peer, uint64_t ticket,
+                      unsigned readers)
+{
+    Ringside__V1__AddReadersRequest request = RINGSIDE__V1__ADD_READERS_REQUEST__INIT;
+    Ringside__V1__Lease lease = remote_lease(connection, peer, ticket);
+    ProtobufCMessage *response;
+
+    if (readers == 0)
+        return 0;
+    request.lease = &lease;
+    request.readers = readers;
+    /* Made twice it would keep the message until its time to live is over. */
+    int rc = call(connection, "AddReaders", &request.base, &ringside__v1__empty__descriptor,
+                  &response, LINK_ONCE);
     if (rc == 0)
         protobuf_c_message_free_unpacked(response, NULL);
     return rc;
@@ -231,18 +231,19 @@ static int read_ticket(struct ringside *connection, const struct rs_ticket *tick
                        const char *text, bool added, struct ringside_message *message)
 {
     struct rs_ring *own = &connection->own.ring;
-    struct peer *peer = ring_of_ticket(connection, ticket);
+    struct peer *peer;
     uint32_t generation;
     uint64_t lease = 0;
+    int rc = ticket_ring(connection, ticket, &peer);
 
-    if (peer == NULL)
-        return fail_foreign(connection, ticket);
-    int rc = rs_ring_ticket_slot(&peer->ring, ticket);
+    if (rc < 0)
+        return rc;
+    rc = rs_ring_ticket_slot(&peer->ring, ticket);
     if (rc < 0)
         return fail_ticket(connection, rc);
     bool remote = peer->ring.reader == RS_NO_READER;
     if (remote)
-        rc = begin_remote(connection, peer, ticket, value, text, &generation, &lease);
+        rc = begin_remote(connection, peer, ticket, value, text, added, &generation, &lease);
     else
         rc = begin(peer, ticket, added, &generation);
     if (rc < 0)
@@ -301,15 +302,13 @@ int ringside_add_readers(struct ringside *connection, struct ringside_message *m
         return fail_down(connection);
     if (count > RS_READERS_LEFT_MAX)
         return fail(connection, -RINGSIDE_E_INVALID, "%u readers to add: 0..%d", count, RS_READERS_LEFT_MAX);
-    if (message != NULL && message->private_[MESSAGE_TAG] == tag_of(connection, TAG_REMOTE))
-        return fail_with(
-            connection, -RINGSIDE_E_UNIMPLEMENTED,
-            "this process reads the message through its sidecar, for the ring has no reader "
-            "number left; share it for more readers and pass the ticket on instead");
-    if (message == NULL || message->private_[MESSAGE_TAG] != tag_of(connection, TAG_READ))
+    uint64_t tag = message != NULL ? message->private_[MESSAGE_TAG] : 0;
+    if (tag != tag_of(connection, TAG_READ) && tag != tag_of(connection, TAG_REMOTE))
         return fail_with(connection, -RINGSIDE_E_STATE,
                          "not a message that this connection reads by ticket");
     struct peer *peer = (struct peer *)(uintptr_t)message->private_[MESSAGE_PEER];
+    if (tag == tag_of(connection, TAG_REMOTE))
+        return add_remote(connection, peer, message->private_[MESSAGE_REMOTE], count);
     uint32_t slot = (uint32_t)(message->private_[MESSAGE_SLOT] >> 32);
 
     pthread_mutex_lock(lock_of(peer, slot));
@@ -357,33 +356,42 @@ static int free_remote(struct ringside *connection, uint64_t value, const char *
         request.by_case = RINGSIDE__V1__FREE_REQUEST__BY_TICKET;
         request.ticket = value;
     }
-    int rc = call(connection, "Free", &request.base, &ringside__v1__empty__descriptor, &response);
+    int rc = call(connection, "Free", &request.base, &ringside__v1__empty__descriptor, &response,
+                  LINK_REPEAT);
     if (rc == 0)
         protobuf_c_message_free_unpacked(response, NULL);
+    return rc;
+}
+
+/* Borrows the process's reader bit, which is on already while a thread reads with it. */
+static int free_here(struct peer *peer, const struct rs_ticket *ticket)
+{
+    const struct reading *reading = &peer->readings[ticket->slot];
+    int rc = -RINGSIDE_E_STALE_TICKET;
+
+    pthread_mutex_lock(lock_of(peer, ticket->slot));
+    if (reading->count == 0)
+        rc = rs_ring_ticket_free(&peer->ring, peer->ring.reader, ticket);
+    else if (is_read(reading, ticket))
+        rc = rs_ring_read_retire(&peer->ring, peer->ring.reader, ticket->slot);
+    pthread_mutex_unlock(lock_of(peer, ticket->slot));
     return rc;
 }
 
 static int free_ticket(struct ringside *connection, const struct rs_ticket *ticket, uint64_t value,
                        const char *text)
 {
-    struct peer *peer = ring_of_ticket(connection, ticket);
-    int rc;
+    struct peer *peer;
+    int rc = ticket_ring(connection, ticket, &peer);
 
-    if (peer == NULL)
-        return fail_foreign(connection, ticket);
+    if (rc < 0)
+        return rc;
     rc = rs_ring_ticket_slot(&peer->ring, ticket);
     if (rc < 0)
         return fail_ticket(connection, rc);
     if (peer->ring.reader == RS_NO_READER)
         return free_remote(connection, value, text);
-    /* Freeing borrows the process's reader bit; while a thread reads with it, the sidecar's is used. */
-    pthread_mutex_lock(lock_of(peer, ticket->slot));
-    bool busy = peer->readings[ticket->slot].count > 0;
-    if (!busy)
-        rc = rs_ring_ticket_free(&peer->ring, peer->ring.reader, ticket);
-    pthread_mutex_unlock(lock_of(peer, ticket->slot));
-    if (busy)
-        return free_remote(connection, value, text);
+    rc = free_here(peer, ticket);
     return rc < 0 ? fail_ticket(connection, rc) : 0;
 }
 
@@ -419,9 +427,10 @@ int ringside_ticket_text(struct ringside *connection, uint64_t value,
     int rc = unpack(connection, value, &ticket);
     if (rc < 0)
         return rc;
-    struct peer *peer = ring_of_ticket(connection, &ticket);
-    if (peer == NULL)
-        return fail_foreign(connection, &ticket);
+    struct peer *peer;
+    rc = ticket_ring(connection, &ticket, &peer);
+    if (rc < 0)
+        return rc;
     rc = rs_ring_ticket_slot(&peer->ring, &ticket);
     if (rc < 0)
         return fail_ticket(connection, rc);

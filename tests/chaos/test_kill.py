@@ -199,7 +199,7 @@ SCENARIOS = {
                                only="post|repl|take_back|release|free"),
     # worker that reads by ticket
     "read": Scenario("reader", "a", ["read 0", "pass 1", "unread", "read 0", "unread", "read 0", "unread", "misread 0", "read 1", "pass 1", "unread",
-                                     "free 1", "share 2 3", "free 2"],
+                                     "free 1", "share 2 3", "read 2", "free 2", "unread", "share 2 3", "free 2"],
                      prepare=[("a", "share 0 2", 0), ("a", "share 1 0", 0)]),
     "close_reading": Scenario("reader", "a", ["read 0"], prepare=[("a", "share 0 2", 0)]),
     # the ring's own sidecar

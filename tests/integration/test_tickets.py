@@ -30,12 +30,13 @@ def stages(directory):
         stage.kill()
 
 
-@pytest.fixture
-def pair(stages):
-    """Stage a sends to b, so b reads the ring of a."""
-    a = stages("a", {"next": "b"})
-    b = stages("b")
-    until(lambda: a.connected_to("b") and "a" in b.peers("upstream"), "a and b are linked", a.log)
+@pytest.fixture(params=["before", "behind"])
+def pair(stages, request):
+    """Stage b reads the ring of a, which sends to b, or which b sends to."""
+    a = stages("a", {"next": "b"} if request.param == "before" else ())
+    b = stages("b", {"next": "a"} if request.param == "behind" else ())
+    first, second = (a, b) if request.param == "before" else (b, a)
+    until(lambda: first.connected_to(second.name) and first.name in second.peers("upstream"), "a and b are linked", a.log)
     return a, b
 
 
@@ -57,6 +58,10 @@ def read(worker, **by):
 
 def free(worker, **by):
     worker("Free", control.FreeRequest(**by))
+
+
+def add_readers(worker, message, readers=1):
+    worker("AddReaders", control.AddReadersRequest(lease=message.lease, readers=readers))
 
 
 def describe(stage, **by):
@@ -127,12 +132,14 @@ def test_describe_names_what_and_who(pair):
     worker = Worker(a, "busy")
     loan = worker("Loan", control.LoanRequest(tensors=[control.Tensor(dtype=control.UINT8, shape=[1])]))
     assert [(h.state, h.client) for h in describe(b, ticket=loan.lease.ticket).holders] == [("loaned", "busy")]
-    ticket = worker("Send", control.SendRequest(lease=loan.lease, route="next")).ticket
-    assert [(h.state, h.destination) for h in describe(b, ticket=ticket).holders] == [("queued", "b")]
+    if a.connected_to("b"):
+        ticket = worker("Send", control.SendRequest(lease=loan.lease, route="next")).ticket
+        assert [(h.state, h.destination) for h in describe(b, ticket=ticket).holders] == [("queued", "b")]
 
 
-def test_every_bad_ticket_has_its_error(pair):
+def test_every_bad_ticket_has_its_error(pair, stages):
     a, b = pair
+    alone = stages("alone")
     sender, reader = Worker(a), Worker(b)
     shared = share(sender, b"x", kept=True)
     short = share(sender, b"x", kept=True, options=control.Options(ttl_ns=1))
@@ -146,10 +153,9 @@ def test_every_bad_ticket_has_its_error(pair):
     refused("EXPIRED_TICKET", read, reader, text=short.text)
     for by in ({"ticket": shared.ticket}, {"text": shared.text}):
         assert read(reader, **by)[1] == b"x"
-    own = share(reader, b"y", kept=True)  # b has no route to a
-    refused("FOREIGN_TICKET", read, sender, text=own.text)
-    refused("FOREIGN_TICKET", describe, a, ticket=own.ticket)
-    assert read(reader, text=own.text)[1] == b"y"
+    for act in (read, free):
+        refused("FOREIGN_TICKET", act, Worker(alone), text=shared.text)
+    refused("FOREIGN_TICKET", describe, alone, ticket=shared.ticket)
 
 
 def test_generations_are_never_mixed_up(pair):
@@ -212,12 +218,12 @@ def test_other_sidecar_is_away(pair):
     shared = share(sender, b"x", kept=True)
     reader.release(read(reader, ticket=shared.ticket)[0])
     a.kill()
-    until(lambda: b.peers("upstream")["a"].state != "connected", "b knows", b.log)
+    until(lambda: not any(p.stage == "a" and p.state == "connected" for p in b.status().peers), "b knows", b.log)
     message, data = read(reader, text=shared.text)  # it has its place, and takes every step in the memory
     assert data == b"x"
     assert "ringside status" in refused("UNAVAILABLE", read, late, text=shared.text)
     a.start()
-    until(lambda: "a" in b.peers("upstream") and b.peers("upstream")["a"].state == "connected", "linked anew", b.log)
+    until(lambda: any(p.stage == "a" and p.state == "connected" for p in b.status().peers), "linked anew", b.log)
     assert read(late, text=shared.text)[1] == b"x"
     reader.release(message)
 
@@ -253,3 +259,22 @@ def test_reader_numbers_run_out(stages):
     assert outcomes == sorted(outcomes, key=lambda o: o == "LIMIT")
     free(readers[-1], ticket=shared.ticket)
     refused("STALE_TICKET", read, readers[-1], ticket=shared.ticket)
+
+
+def test_reads_are_added_for_those_whom_the_ticket_is_passed_on_to(pair):
+    a, b = pair
+    sender, reader, other = Worker(a), Worker(b), Worker(b)
+    shared = share(sender, b"payload", readers=1)
+    message, _ = read(reader, text=shared.text)
+    for readers, reason in ((0, "INVALID"), (256, "INVALID"), (255, "LIMIT")):
+        refused(reason, add_readers, reader, message, readers)
+    refused("FOREIGN_TICKET", add_readers, other, message)  # it has no place in that ring yet
+    add_readers(reader, message, 2)
+    reader.release(message)
+    refused("STATE", add_readers, reader, message)
+    for _ in range(2):
+        message, data = read(other, text=shared.text, added=True)
+        assert data == b"payload"
+        other.release(message)
+    refused("STALE_TICKET", read, other, text=shared.text)
+    assert free_slots(a) == 16

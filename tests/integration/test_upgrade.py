@@ -101,6 +101,8 @@ def test_every_flipped_byte_is_noticed_by_who_takes_the_ring_over(sidecar, worke
         incarnation = client.status().incarnation
     daemon.kill()
     inode = os.stat(block.path).st_ino
+    sessions = daemon.ring / "stage.sessions"
+    tokens = sessions.read_bytes()
     for at in range(0, MEANINGFUL, 5 if is_sanitized(PROXY) else 1):
         before = block.flip(at)
         daemon.log_path.unlink()
@@ -114,6 +116,7 @@ def test_every_flipped_byte_is_noticed_by_who_takes_the_ring_over(sidecar, worke
             assert "cannot be taken over" in daemon.log() or "left alone" in daemon.log(), (at, daemon.log())
         assert os.stat(block.path).st_ino == inode, f"byte {at}: the ring was made anew"
         block.write(at, before)
+    sessions.write_bytes(tokens)  # whoever found another incarnation began anew with them
     daemon.start()
     with daemon.client() as client:
         assert client.status().incarnation == incarnation

@@ -18,8 +18,9 @@ import sys
 SKIPPED = 77
 PACKAGES = ["numpy", "ml_dtypes", "pytest", "setuptools"]  # the last one is for meson, which asks distutils
 TESTS = ["test_send_receive.py", "test_dtypes.py", "test_dlpack.py", "test_lifetime.py", "test_waiting.py", "test_stages.py",
-         "test_tickets.py", "test_tree.py", "test_pickle.py", "test_asyncio.py", "test_calls.py", "test_calls_end.py",
-         "test_calls_many.py", "test_faults.py", "test_soak.py"]
+         "test_tickets.py", "test_tree.py", "test_pickle.py", "test_pickle_many.py", "test_restart.py", "test_tickets_around.py",
+         "test_asyncio.py", "test_calls.py", "test_calls_end.py", "test_calls_many.py", "test_call_edges.py", "test_faults.py",
+         "test_soak.py"]
 OLDEST, NEWEST = (3, 9), (3, 13)
 
 

@@ -225,7 +225,8 @@ static void fake_open(struct fake_stage *stage, struct rs_ttrpc_writer *writer, 
                       const Ringside__V1__OpenRequest *request)
 {
     Ringside__V1__OpenResponse response = RINGSIDE__V1__OPEN_RESPONSE__INIT;
-    bool reply = request->target_case == RINGSIDE__V1__OPEN_REQUEST__TARGET_REPLY;
+    bool reply = request->target_case == RINGSIDE__V1__OPEN_REQUEST__TARGET_REPLY ||
+                 request->target_case == RINGSIDE__V1__OPEN_REQUEST__TARGET_TICKETS;
     bool ring = request->target_case == RINGSIDE__V1__OPEN_REQUEST__TARGET_RING;
     Ringside__V1__Descriptor kinds[4] = {RINGSIDE__V1__DESCRIPTOR__CONTROL_FILE};
     Ringside__V1__Ring info;

@@ -214,6 +214,25 @@ static void reader_passes_its_reading_on(void **state)
     assert_int_equal(rs_ring_readers_add(&fixture->ring, 5, loan.slot, 1), -RINGSIDE_E_STALE_TICKET);
 }
 
+static void reader_ends_the_ticket_that_it_reads(void **state)
+{
+    struct ring_fixture *fixture = *state;
+    struct rs_loan loan;
+    struct rs_ticket ticket = share(fixture, 0, true, &loan);
+    uint32_t generation;
+
+    assert_int_equal(rs_ring_read_retire(&fixture->ring, 4, loan.slot), -RINGSIDE_E_STALE_TICKET);
+    assert_int_equal(rs_ring_read_begin(&fixture->ring, 4, &ticket, &generation), 0);
+    assert_int_equal(rs_ring_read_begin(&fixture->ring, 5, &ticket, &generation), 0);
+    assert_int_equal(rs_ring_read_retire(&fixture->ring, 4, loan.slot), 0);
+    assert_int_equal(rs_ring_read_retire(&fixture->ring, 5, loan.slot), -RINGSIDE_E_STALE_TICKET);
+    assert_int_equal(rs_ring_read_begin(&fixture->ring, 6, &ticket, &generation), -RINGSIDE_E_STALE_TICKET);
+    rs_ring_read_end(&fixture->ring, 4, loan.slot, generation, true);
+    assert_int_equal(fixture_phase(fixture, loan.slot), RS_SEALED); /* 5 reads it yet */
+    rs_ring_read_end(&fixture->ring, 5, loan.slot, generation, true);
+    assert_int_equal(fixture_phase(fixture, loan.slot), RS_FREE);
+}
+
 static void readers_are_counted_down(void **state)
 {
     struct ring_fixture *fixture = *state;
@@ -317,6 +336,7 @@ int main(void)
         CASE(nack_counts_attempts_and_dead_letters),
         CASE(forward_moves_the_own_word),
         CASE(forward_stops_when_no_word_is_left),
+        CASE(reader_ends_the_ticket_that_it_reads),
         CASE(reader_passes_its_reading_on),
         CASE(readers_are_counted_down),
         CASE(free_waits_for_the_last_reader),

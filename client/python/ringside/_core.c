@@ -88,12 +88,31 @@ static PyObject *ticket_parse(PyObject *module, PyObject *text)
     return NULL;
 }
 
+/* As Ticket(text), without any Python code: a pickle calls it, where others wait for a hand-off. */
+static PyObject *ticket_create(PyObject *module, PyObject *text)
+{
+    struct core_state *state = PyModule_GetState(module);
+    PyObject *number = ticket_parse(module, text), *ticket = NULL;
+
+    if (!number)
+        return NULL;
+    PyObject *arguments = PyTuple_Pack(1, number);
+    Py_DECREF(number);
+    if (arguments)
+        ticket = PyLong_Type.tp_new((PyTypeObject *)state->ticket_type, arguments, NULL);
+    Py_XDECREF(arguments);
+    if (ticket && PyObject_SetAttrString(ticket, "_text", text) < 0)
+        Py_CLEAR(ticket);
+    return ticket;
+}
+
 static PyMethodDef core_functions[] = {
     {"dtype_from_name", dtype_from_name, METH_O,
      "Code of a name in any of the known systems, or < 0."},
     {"dtype_refusal", dtype_refusal, METH_O, "Why a dtype is refused by name, or None."},
     {"dtype_info", dtype_info, METH_O, "(name, numpy, torch, DLPack code, bytes) of a code."},
     {"ticket_parse", ticket_parse, METH_O, "The bare number in the text form of a ticket."},
+    {"unpickle_ticket", ticket_create, METH_O, "The Ticket with that text."},
     {"error_status", error_status, METH_O, "The gRPC status for an error code."},
     {"set_support", set_support, METH_O, "Hand over ringside._support."},
     {NULL, NULL, 0, NULL}};

@@ -9,12 +9,13 @@ from . import _core
 
 
 class Ticket(int):
-    """What share() and put() return: pass it on, and read() or get() by it in any worker of any local stage.
+    """What share() and put() return: pass it on, and read() or get() by it in any worker of the stage or of one next to it.
 
     It is an ``int`` of 64 bits. Its ``str()`` is the text form, ``rst1-...``, which names the message more exactly (the
     whole generation of its slot, and the incarnation of the ring) and survives everything that carries text. A pickle
-    carries the text. In JSON give ``str(ticket)``: ``json.dumps(ticket)`` writes the number, and most readers of JSON
-    round numbers beyond 2**53. What takes a ticket takes a Ticket, its text and the bare number.
+    carries the text; Ray, which has a shorter way for plain numbers and texts, is fastest with ``str(ticket)``. In JSON
+    give ``str(ticket)``: ``json.dumps(ticket)`` writes the number, and most readers of JSON round numbers beyond 2**53.
+    What takes a ticket takes a Ticket, its text and the bare number.
 
     Parameters
     ----------
@@ -43,4 +44,5 @@ class Ticket(int):
         return f"Ticket('{self._text}')"
 
     def __reduce__(self) -> tuple[Callable[[str], Ticket], tuple[str]]:
-        return Ticket, (self._text,)
+        # Of a function in C a pickler writes the name; a class it looks into first, and cloudpickle (Ray's) in Python.
+        return _core.unpickle_ticket, (self._text,)
