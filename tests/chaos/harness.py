@@ -38,6 +38,7 @@ class Ring:
         self.cells, = struct.unpack_from("<I", self.memory, 84)
         (self.clients_at, self.destinations_at, _, self.inbox_at, _, self.cells_at,
          self.slots_at) = struct.unpack_from("<7Q", self.memory, 96)
+        self.boxes_at = self.word(480)
 
     def word(self, offset):
         return struct.unpack_from("<Q", self.memory, offset)[0]
@@ -104,6 +105,11 @@ class Ring:
                 at = self.slots_at + slot * 256
                 words = [f"{self.word(at + 8 * i):016x}" for i in range(8)]
                 slots.append(f"slot {slot}: state {words[0]} readers {words[1]} words {' '.join(words[2:])}")
+        for number, *_ in self.clients():
+            at = self.boxes_at + number * 576
+            cells = [f"{cell}: {word:016x}" for cell in range(64) if (word := self.word(at + 64 + 8 * cell))]
+            if cells:
+                slots.append(f"box of {number}: wait words {self.word(at):016x} cells {', '.join(cells)}")
         hints = f"head {self.word(self.inbox_at)} tail {self.word(self.inbox_at + 64)} " \
                 f"overflow {self.word(self.inbox_at + 136) & 0xffffffff:#x}"
         return "\n".join([hints, f"clients {list(self.clients())}", *slots])

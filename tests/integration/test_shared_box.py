@@ -7,9 +7,9 @@ import struct
 import pytest
 
 import control_pb2 as pb
+from call_sides import Stages, call
+from messages import data_of, refused
 from test_agree import Memory
-from test_control import data_of, refused
-from test_socket_calls import Stages, call
 
 CELLS, LEFT = 64, 4  # of a box; to the sidecar
 MINE = 0x0001_0000_0000_0001  # a ticket of nobody's, where the client keeps cells for itself

@@ -116,7 +116,7 @@ const struct weak_mutation weak_mutations[] = {
     HARMLESS("wake, swap", "push_sleep", "rs_wait_wake", NULL, SWAPS, RELAXED,
              "who is woken looks at the cells"),
     /* calls: h, i, j, k, and the callee that is gone */
-    FOUND("h: post", "reply_sleep", "rs_reply_publish", "cell", SWAPS, ACQ_REL),
+    FOUND("h: post", "reply_sleep", "post", "cell", SWAPS, ACQ_REL),
     FOUND("h: seal", "reply_sleep", "rs_ring_seal_reply", NULL, SWAPS, ACQ_REL),
     FOUND("h: wake, look", "reply_sleep", "rs_wait_wake", NULL, LOADS, ACQUIRE),
     FOUND("h: arm", "reply_sleep", "rs_wait_arm", NULL, SWAPS, ACQ_REL),
@@ -125,7 +125,7 @@ const struct weak_mutation weak_mutations[] = {
     FOUND("i: take", "reply_room", "rs_box_take", NULL, SWAPS, ACQ_REL),
     FOUND("i: arm", "reply_room", "rs_wait_arm", NULL, SWAPS, ACQ_REL),
     FOUND("i: wake, look", "reply_room", "rs_wait_wake", NULL, LOADS, ACQUIRE),
-    FOUND("i: look at the cell", "reply_room", "rs_reply_publish", "cell", LOADS, ACQUIRE),
+    FOUND("i: look at the cell", "reply_room", "post", "cell", LOADS, ACQUIRE),
     FOUND("j: seal", "reply_cancel", "rs_ring_seal_reply", NULL, SWAPS, ACQ_REL),
     FOUND("j: cancel", "reply_cancel", "rs_request_cancel", NULL, SWAPS, ACQ_REL),
     FOUND("j: look at the cancel word", "reply_cancel", "rs_request_is_cancelled", "RS_CANCEL_WORD", LOADS,
