@@ -191,7 +191,8 @@ class Caller(SocketWorker):
             self.look(place)
         elif not self.ledger[Ledger.STOP]:
             self.begin(place)
-        if select.select([self.client.socket], [], [], 0.002)[0]:
+        # A frame that came with another one makes the socket readable no more.
+        if self.client.buffer or select.select([self.client.socket], [], [], 0.002)[0]:
             self.client.frame()
         time.sleep(0.001)
 
