@@ -7,17 +7,12 @@ import struct
 import pytest
 
 import control_pb2 as pb
+from call_sides import Stages, call, stages  # noqa: F401
+from messages import data_of, refused
 from test_agree import Memory
-from test_control import data_of, refused
-from test_socket_calls import Stages, call
 
 CELLS, LEFT = 64, 4  # of a box; to the sidecar
 MINE = 0x0001_0000_0000_0001  # a ticket of nobody's, where the client keeps cells for itself
-
-
-@pytest.fixture(params=[1, 2], ids=["own_stage", "next_stage"])
-def stages(start, place, request):
-    return Stages(start, place, request.param)
 
 
 class Box:
@@ -66,7 +61,7 @@ def lease_of(slot):
     return pb.LeaseRequest(lease=pb.Lease(ticket=slot.ticket, delivery=-1))
 
 
-def test_calls_use_the_sidecars_cells(stages):
+def test_calls_use_the_sidecars_cells(stages):  # noqa: F811
     with both(stages.front, call_cells=LEFT) as (client, box), stages.back.client() as callee:
         callee.attach("callee")
         box.keep()
@@ -90,7 +85,7 @@ def test_calls_use_the_sidecars_cells(stages):
         stages.wait_empty()
 
 
-def test_stream_of_replies(stages):
+def test_stream_of_replies(stages):  # noqa: F811
     with both(stages.front, call_cells=LEFT) as (client, box), stages.back.client() as callee:
         callee.attach("callee")
         box.keep()
@@ -119,7 +114,7 @@ def test_cells_are_left_only_when_asked_for(start):
 @pytest.mark.parametrize("again", [LEFT, 0])
 def test_a_call_over_a_restart_of_the_sidecar(start, place, again):
     """Of the calls of a session that comes back the next sidecar cancels its predecessor's, not those made in memory."""
-    stages = Stages(start, place, 2)
+    stages = Stages(start, place, 2)  # noqa: F811
     client = stages.front.client()
     with contextlib.closing(Box(stages.front, client, call_cells=LEFT)) as box, stages.back.client() as callee:
         callee.attach("callee")
