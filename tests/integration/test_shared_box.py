@@ -7,9 +7,10 @@ import struct
 import pytest
 
 import control_pb2 as pb
-from call_sides import Stages, call, stages  # noqa: F401
+from call_sides import DEEP, Stages, call, stages, worker_of  # noqa: F401
 from messages import data_of, refused
 from test_agree import Memory
+from worker import Failed
 
 CELLS, LEFT = 64, 4  # of a box; to the sidecar
 MINE = 0x0001_0000_0000_0001  # a ticket of nobody's, where the client keeps cells for itself
@@ -129,3 +130,23 @@ def test_a_call_over_a_restart_of_the_sidecar(start, place, again):
             if again:
                 assert data_of(answered(client, callee)) == b"new"
         callee.release(request.lease)
+
+
+def test_stream_that_is_answered_here_over_a_restart(start, place):
+    """As that of a session without descriptors: the next sidecar does not know how many replies there were."""
+    stage = start("back", routes={"there": {"to": [f"unix:{place}/back.sock"], "when_full": "error"}}, **DEEP)
+    client = stage.client()
+    with worker_of(stage, "caller") as caller, contextlib.closing(Box(stage, client)) as box:
+        caller("call there m 1 30000 4")
+        request = client.receive()
+        client.reply(request.lease, b"0" * 16, more=True)
+        assert caller("wait 5000")[0] == str(ord("0"))
+        stage.kill()
+        stage.start()
+        client.close()
+        with both(stage, session_token=box.token) as (client, _):
+            with refused("UNAVAILABLE"):
+                client.reply(request.lease, b"1" * 16, more=True)
+            client.release(request.lease)
+            with pytest.raises(Failed, match="UNAVAILABLE"):
+                caller("wait 10000")
