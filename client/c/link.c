@@ -301,7 +301,7 @@ static void come_back(struct ringside *connection, int64_t timeout_ns)
     RS_FAILPOINT(attached_again);
     connection->linked = true;
     connection->link_backoff_ns = 0;
-    link_set_timer(connection); /* which would go off later, where the attempt came before its time */
+    link_set_timer(connection); /* it would go off later, for an attempt that is made already */
     if (connection->epoll_fd >= 0) {
         struct epoll_event event = {.events = EPOLLRDHUP, .data.fd = connection->control.socket};
 
