@@ -263,15 +263,15 @@ static bool has_number(const uint64_t *in_use, unsigned number)
 }
 
 /* A reply says for whom it is. Its callee may have died before it saw that the number has another owner now, who knows
- * nothing of it. The header was read before the compare-and-swap proves that it was this reply's. */
+ * nothing of it. The header was read before the compare-and-swap proves that it was this reply's. The entry's nonce is not
+ * asked: overwritten, it would end what its client reads. */
 static void sweep_stranger(struct rs_repair *repair, uint32_t slot, unsigned index, uint64_t word)
 {
     struct rs_slot *record = &repair->ring->slots[slot];
     uint64_t admission = rs_load_relaxed(&record->header[RS_HEADER_ADMISSION]);
-    const struct rs_client *holder = &repair->ring->clients[rs_delivery_holder(word)];
 
     if (rs_delivery_destination(word) != RS_REPLY_DESTINATION || admission == 0 ||
-        admission == rs_load_relaxed(&holder->nonce))
+        admission == repair->nonces[rs_delivery_holder(word)])
         return;
     if (rs_cas_seq_cst(&record->delivery[index], &word,
                        rs_delivery(rs_delivery_generation(word), 0, RS_REPLY_DESTINATION, 0, RS_DONE)))

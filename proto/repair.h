@@ -15,6 +15,7 @@ struct rs_repair {
     /* Bits of the client and of the reader numbers that may hold something; not owned. NULL: nobody knows, and nothing
      * is taken back but by a sweep. */
     const uint64_t *clients_in_use, *readers_in_use;
+    const uint64_t *nonces; /* of the clients in use, by number; with clients_in_use */
     /* Since init; the first three also count as client 0's in the ring. */
     uint64_t requeued, dead_lettered, expired, freed_loans, quarantined, pushed;
 };

@@ -231,6 +231,7 @@ static int loan_text(struct session *session, const struct call_words *words, co
     header.publish_ns = uv_hrtime();
     header.call_id = words->id;
     header.call = words->call;
+    header.admission = words->admission;
     rs_message_store(&header, &own->slots[loan->slot], body);
     return 0;
 }

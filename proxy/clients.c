@@ -180,6 +180,7 @@ static int admit_anew(struct proxy *proxy, const struct clients_request *request
     uint32_t session = rs_client_session(rs_load_relaxed(&entry->state)) + 1;
     unsigned flags =
         (request->wants_lock ? 0 : RS_CLIENT_NO_LOCK) | (request->foreign ? RS_CLIENT_FOREIGN : 0);
+    clients->nonces[number] = nonce;
     rs_store_relaxed(&entry->nonce, nonce);
     rs_store_relaxed(&entry->attach_ns, uv_hrtime());
     client_name_store(entry, client->name);
@@ -332,6 +333,7 @@ static void adopt(struct proxy *proxy, uint16_t number)
         tables_changed(proxy, entry);
     }
     client->phase = CLIENT_DETACHED;
+    clients->nonces[number] = rs_load_relaxed(&entry->nonce);
     set_in_use(clients, number, true);
     client->wants_lock = locked || (rs_client_flags(state) & RS_CLIENT_NO_LOCK) == 0;
     client->moved = (rs_client_flags(state) & RS_CLIENT_MOVED) != 0;
@@ -405,6 +407,7 @@ int clients_open(struct proxy *proxy)
         adopt(proxy, (uint16_t)i);
     if (!proxy->files.adopted || !somebody_unknown_lives(proxy)) {
         proxy->repair.clients_in_use = clients->in_use;
+        proxy->repair.nonces = clients->nonces;
         proxy->repair.readers_in_use = &clients->readers;
     }
     if (proxy->files.adopted)

@@ -33,6 +33,7 @@ struct clients {
      * nothing as itself between two turns of its loop. */
     uint64_t readers;
     uint64_t in_use[RS_MAX_CLIENTS / 64];
+    uint64_t nonces[RS_MAX_CLIENTS];    /* of those in use, as admitted */
     uint16_t by_reader[RS_MAX_READERS]; /* who has it, when the bit is on */
     uint32_t inherited;                 /* how many are */
     bool shared_left; /* readings of an earlier sidecar's sessions may be left in the words */

@@ -169,7 +169,7 @@ static int find_held(struct session *session, struct held *held)
         if (rs_state_phase(state) != RS_SEALED)
             continue;
         find_deliveries(held, ring, true, slot, state, session->number);
-        if (session->fresh && !session->locked && control_adopt_request(session, slot) < 0)
+        if (session->fresh && control_adopt_request(session, slot) < 0)
             return -ENOMEM;
         if ((rs_state_flags(state) & RS_FLAG_TICKET) && (rs_load_seq_cst(&record->readers) & bit)) {
             add_held(held, ring, true, slot, generation, -1);

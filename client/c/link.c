@@ -61,10 +61,10 @@ static void set_retry(struct ringside *connection)
 
 void link_set_timer(struct ringside *connection)
 {
-    int64_t at_ns = connection->link_retry_ns;
+    int64_t at_ns = connection->linked ? 0 : connection->link_retry_ns; /* 0: never */
     struct itimerspec timer = {.it_value = {at_ns / 1000000000, at_ns % 1000000000}};
 
-    if (connection->timer_fd >= 0 && !connection->linked)
+    if (connection->timer_fd >= 0)
         (void)timerfd_settime(connection->timer_fd, TFD_TIMER_ABSTIME, &timer, NULL);
 }
 
@@ -283,10 +283,6 @@ static void come_back(struct ringside *connection, int64_t timeout_ns)
 {
     Ringside__V1__AttachResponse *answer = NULL;
     char text[TEXT_BYTES] = "";
-    uint64_t expirations;
-
-    if (connection->timer_fd >= 0)
-        (void)!read(connection->timer_fd, &expirations, sizeof expirations);
     int rc = rs_ttrpc_client_connect(&connection->control, connection->socket_path, 0, text,
                                      sizeof text);
 
@@ -305,6 +301,7 @@ static void come_back(struct ringside *connection, int64_t timeout_ns)
     RS_FAILPOINT(attached_again);
     connection->linked = true;
     connection->link_backoff_ns = 0;
+    link_set_timer(connection); /* it would go off later, for an attempt that is made already */
     if (connection->epoll_fd >= 0) {
         struct epoll_event event = {.events = EPOLLRDHUP, .data.fd = connection->control.socket};
 
@@ -358,7 +355,7 @@ int link_call(struct ringside *connection, const char *method, const ProtobufCMe
         rc = call_linked(connection, method, request, type, response, timeout_ns);
     else
         return rc;
-    if (connection->linked || repeat == LINK_ONCE || be_linked(connection, method) < 0)
+    if (rc == 0 || connection->linked || repeat == LINK_ONCE || be_linked(connection, method) < 0)
         return rc;
     return call_linked(connection, method, request, type, response, timeout_ns);
 }

@@ -239,7 +239,8 @@ int link_call(struct ringside *connection, const char *method, const ProtobufCMe
 int link_take_fd(struct ringside *connection, size_t kind_count,
                  const Ringside__V1__Descriptor *kinds, Ringside__V1__Descriptor kind);
 void link_drop_fds(struct ringside *connection);
-/* While the sidecar is away, makes the descriptor that is polled readable at the next attempt. The lock is held. */
+/* Makes the descriptor that is polled readable at the next attempt, or never while the sidecar is there. Also takes back that
+ * it is. The lock is held. */
 void link_set_timer(struct ringside *connection);
 
 /* ---- poll.c ---- */

@@ -14,7 +14,7 @@ from worker import Failed
 
 SLOTS_OFFSET = 144  # in the superblock
 SLOT_BYTES, HEADER = 256, 80
-WORD_CALL, WORD_METHOD = 19, 20
+WORD_CALL, WORD_METHOD, WORD_ADMISSION = 19, 20, 21
 REPLY_KIND = 2 << 56
 CREDITS = 0xff << 24
 
@@ -148,3 +148,25 @@ def test_call_that_was_not_answered_is_answered_by_the_next_sidecar(start, place
             callee.reply(request.lease, b"1" * 16)
             assert caller("wait 10000")[0] == str(ord("1"))
             callee.release(request.lease)
+
+
+def test_every_reply_says_for_whom_it_is(start, place):
+    """Also an error reply, which its sidecar writes: who has the caller's number after it must not be taken for the caller."""
+    stage = start("back", routes={"there": {"to": [f"unix:{place}/back.sock"], "when_full": "error"}}, **DEEP)
+    with worker_of(stage, "caller") as caller, stage.client() as callee:
+        path = callee.attach("callee").ring.control_path
+        for status in (0, 9):
+            caller("call there m 1 30000 1")
+            request = callee.receive()
+            slot = request.lease.ticket >> 28 & 0xfffff
+            admission = poke(path, header_word(path, slot, WORD_ADMISSION))
+            if status:
+                callee.reply(request.lease, status=status, text="x")
+            else:
+                callee.reply(request.lease, b"0" * 16)
+            callee.release(request.lease)
+            reply, = [each for each in callee.slots() if each.state == "sealed" and each.slot != slot]
+            assert poke(path, header_word(path, reply.slot, WORD_ADMISSION)) == admission != 0
+            if not status:
+                caller("wait 5000")
+                caller("release")

@@ -7,17 +7,13 @@ import struct
 import pytest
 
 import control_pb2 as pb
-from call_sides import Stages, call
+from call_sides import DEEP, Stages, call, stages, worker_of  # noqa: F401
 from messages import data_of, refused
 from test_agree import Memory
+from worker import Failed
 
 CELLS, LEFT = 64, 4  # of a box; to the sidecar
 MINE = 0x0001_0000_0000_0001  # a ticket of nobody's, where the client keeps cells for itself
-
-
-@pytest.fixture(params=[1, 2], ids=["own_stage", "next_stage"])
-def stages(start, place, request):
-    return Stages(start, place, request.param)
 
 
 class Box:
@@ -66,7 +62,7 @@ def lease_of(slot):
     return pb.LeaseRequest(lease=pb.Lease(ticket=slot.ticket, delivery=-1))
 
 
-def test_calls_use_the_sidecars_cells(stages):
+def test_calls_use_the_sidecars_cells(stages):  # noqa: F811
     with both(stages.front, call_cells=LEFT) as (client, box), stages.back.client() as callee:
         callee.attach("callee")
         box.keep()
@@ -90,7 +86,7 @@ def test_calls_use_the_sidecars_cells(stages):
         stages.wait_empty()
 
 
-def test_stream_of_replies(stages):
+def test_stream_of_replies(stages):  # noqa: F811
     with both(stages.front, call_cells=LEFT) as (client, box), stages.back.client() as callee:
         callee.attach("callee")
         box.keep()
@@ -119,7 +115,7 @@ def test_cells_are_left_only_when_asked_for(start):
 @pytest.mark.parametrize("again", [LEFT, 0])
 def test_a_call_over_a_restart_of_the_sidecar(start, place, again):
     """Of the calls of a session that comes back the next sidecar cancels its predecessor's, not those made in memory."""
-    stages = Stages(start, place, 2)
+    stages = Stages(start, place, 2)  # noqa: F811
     client = stages.front.client()
     with contextlib.closing(Box(stages.front, client, call_cells=LEFT)) as box, stages.back.client() as callee:
         callee.attach("callee")
@@ -134,3 +130,23 @@ def test_a_call_over_a_restart_of_the_sidecar(start, place, again):
             if again:
                 assert data_of(answered(client, callee)) == b"new"
         callee.release(request.lease)
+
+
+def test_stream_that_is_answered_here_over_a_restart(start, place):
+    """As that of a session without descriptors: the next sidecar does not know how many replies there were."""
+    stage = start("back", routes={"there": {"to": [f"unix:{place}/back.sock"], "when_full": "error"}}, **DEEP)
+    client = stage.client()
+    with worker_of(stage, "caller") as caller, contextlib.closing(Box(stage, client)) as box:
+        caller("call there m 1 30000 4")
+        request = client.receive()
+        client.reply(request.lease, b"0" * 16, more=True)
+        assert caller("wait 5000")[0] == str(ord("0"))
+        stage.kill()
+        stage.start()
+        client.close()
+        with both(stage, session_token=box.token) as (client, _):
+            with refused("UNAVAILABLE"):
+                client.reply(request.lease, b"1" * 16, more=True)
+            client.release(request.lease)
+            with pytest.raises(Failed, match="UNAVAILABLE"):
+                caller("wait 10000")

@@ -137,6 +137,22 @@ def test_replies_are_polled_for_over_a_restart(pair):
         assert not poll.poll(1500)  # where nobody waits for replies nothing wakes
 
 
+def test_descriptor_rests_after_who_needed_the_sidecar_came_back_early(pair):
+    """The attempt that had been set for later is not waited for any more."""
+    asking, _ = pair
+    with ringside.connect(asking.socket) as rs:
+        poll = select.poll()
+        poll.register(rs.fileno(), select.POLLIN)
+        restart(asking, rs, noticed=True)
+        rs.send("loop", np.arange(3))
+        rs.receive(timeout=LONG).release()
+        with pytest.raises(ringside.Timeout):
+            rs.receive(timeout=0)
+        time.sleep(1.1)  # no attempt is set for a later moment
+        rs._clear()
+        assert not poll.poll(0)
+
+
 class Cut:
     """Stands before a sidecar's socket and cuts a connection when the sidecar has answered the next call of `method`.
 

@@ -189,9 +189,10 @@ static void late_reply_of_the_dead_is_nobodys(void **state)
     struct rs_client *entry = &fixture->caller->clients[CALLER];
     struct rs_repair *repair = &fixture->ring.repair;
     uint64_t in_use[RS_MAX_CLIENTS / 64] = {UINT64_C(1) << CALLER | UINT64_C(1) << CALLEE | 1},
-                                     readers = 0;
+                                     readers = 0, nonces[RS_MAX_CLIENTS] = {[CALLER] = NONCE};
     uint32_t cursor = 0;
 
+    repair->nonces = nonces;
     repair->clients_in_use = in_use;
     repair->readers_in_use = &readers;
     take_request(fixture);
@@ -199,9 +200,10 @@ static void late_reply_of_the_dead_is_nobodys(void **state)
         &fixture->ring.ring.slots[fixture->reply.loan.slot].header[RS_HEADER_ADMISSION], NONCE);
     assert_int_equal(rs_reply_publish(&fixture->reply), 0);
     assert_int_equal(rs_ring_release(&fixture->request), 0);
+    rs_store_relaxed(&entry->nonce, NONCE + 1); /* a stray write */
     assert_true(rs_repair_audit(repair, 0, &cursor, UINT32_MAX));
     assert_int_equal(fixture_count(&fixture->ring, RS_SEALED), 1); /* it is its caller's */
-    rs_store_relaxed(&entry->nonce, NONCE + 1);
+    nonces[CALLER]++;
     cursor = 0;
     assert_true(rs_repair_audit(repair, 0, &cursor, UINT32_MAX));
     assert_int_equal(repair->dead_lettered, 1);
