@@ -60,6 +60,12 @@ class Dying(Echo):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Whole(Echo):
+    def receive(self):
+        assert pair.reads_all, "the ends alone were read"
+        return super().receive()
+
+
 class Unwilling(Echo):
     def open(self, side):
         raise pair.Skip("not today")
@@ -83,6 +89,18 @@ class TinyRun(unittest.TestCase):
     def test_shared_memory(self):
         self.check("shared_memory", ["shared_memory"])
 
+    def test_reading_all_is_more(self):
+        read = []
+        array = type("Array", (), {"max": lambda self: read.append(1), "__getitem__": lambda self, i: i})()
+        self.assertEqual(pair.ends(array), (0, -1))
+        self.assertEqual(read, [])
+        pair.reads_all = True
+        try:
+            self.assertEqual(pair.ends(array), (0, -1))
+        finally:
+            pair.reads_all = False
+        self.assertEqual(read, [1])
+
     def test_ringside(self):
         if not importlib.util.find_spec("ringside"):
             self.skipTest("the ringside package is not built")
@@ -101,6 +119,12 @@ class Harness(unittest.TestCase):
         share, rate = self.figures(Echo, None)
         self.assertGreater(float(share), 0)
         self.assertLess(float(rate), pair.RATE_HZ * 1.1)
+
+    def test_read_whole(self):
+        value, = pair.measure_pair(Whole, 4096, None, CPUS, 0.02, whole=True)
+        self.assertGreater(float(value), 0)
+        text, = self.figures(Whole)
+        self.assertRegex(text, "AssertionError: the ends alone were read")
 
     def test_wrong_data_is_a_failure(self):
         text, = self.figures(Wrong)
@@ -137,7 +161,7 @@ def one_way_of(big_us, small_us):
 
 
 class Tables(unittest.TestCase):
-    GOOD = {f"{name}_{size}_us_p50": 100.0 for name in NAMES for size in SIZES}
+    GOOD = {f"{name}_{size}_us_p50": 100.0 for name in NAMES for size in [*SIZES, "16MiB_read"]}
 
     def test_the_way_back_is_taken_off(self):
         self.assertEqual(set(one_way_of(70, 3)), {70.0})

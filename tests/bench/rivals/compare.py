@@ -19,6 +19,9 @@ SHARES = ("What a second Python thread of the receiver keeps of its own speed wh
           " second,\nor less often where that is too fast:")
 
 
+READS = "One way of 16 MiB when the receiver reads every element (NumPy's max): us, p50, and its ratio to ringside_copy's:"
+
+
 def environment(build):
     """For the programs: this package, ringside's, and the sidecar."""
     build = pathlib.Path(build).resolve()
@@ -44,7 +47,7 @@ def programs(python, lacking, cpus, options, first):
         if names:
             yield [python or sys.executable, "-m", "rivals.measure", module, "--names", ",".join(names),
                    "--sizes", ",".join(options.sizes), "--cpus", ",".join(map(str, cpus)),
-                   "--seconds", str(SECONDS / (10 if options.quick else 1)), *(["--share"] if first else [])]
+                   "--seconds", str(SECONDS / (10 if options.quick else 1)), "--read", *(["--share"] if first else [])]
 
 
 def lacking_of(rival, lacking):
@@ -74,6 +77,15 @@ def table(medians, sizes):
     for rival in RIVALS:
         yield [rival.name] + [us(medians.get(f"{rival.name}_{size}_us_p50")) + ("*" if (size, rival.name) in stars
                                                                               else " ") for size in sizes]
+
+
+def reads(medians):
+    """Of each way whose receiver read all of 16 MiB: its name, the figure, the ratio to ringside_copy."""
+    ours = medians.get("ringside_copy_16MiB_read_us_p50")
+    for rival in RIVALS:
+        value = medians.get(f"{rival.name}_16MiB_read_us_p50")
+        if value is not None:
+            yield rival.name, us(value), f"{value / ours:.2f}" if ours else "-"
 
 
 def shares(medians):
@@ -113,6 +125,9 @@ def print_tables(medians, notes, sizes):
         print(f"  {rival.name:<22}{rival.text}")
     print()
     print("\n".join(verdict_lines(medians, sizes)) or "No rival is faster than the way of Ringside that does its job.")
+    print("\n" + READS)
+    for name, value, ratio in reads(medians):
+        print(f"  {name:<22}{value:>10}{ratio:>10}")
     print("\n" + SHARES)
     for name, share, rate in shares(medians):
         print(f"  {name:<22}{share:>6} at {rate}")
@@ -161,6 +176,7 @@ def report(options, bench, runs, notes, rules):
             if f"{rival.name}_{size}_us_p50" not in medians:
                 notes.setdefault(f"{rival.name}_{size}_us_p50", ("fail", "nothing measured it"))
     skipped = [name for name, (kind, _) in notes.items() if kind == "skip"]
+    skipped += [name.replace("_16MiB_", "_16MiB_read_") for name in skipped]  # who is not there reads nothing
     verdicts = bench.judge(runs, skipped, BOUNDS)
     print_tables(medians, notes, options.sizes)
     bench.print_verdicts(verdicts)

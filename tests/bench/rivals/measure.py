@@ -18,6 +18,9 @@ def measure_ways(module, names, sockets, options):
         for name in names:
             figures = measure_pair(module.WAYS[name], SIZES[label], sockets, options.cpus, options.seconds)
             print(f"{name}_{label}_us_p50", *figures, flush=True)
+    for name in names if options.read else ():
+        figures = measure_pair(module.WAYS[name], SIZES["16MiB"], sockets, options.cpus, options.seconds, whole=True)
+        print(f"{name}_16MiB_read_us_p50", *figures, flush=True)
     for name in names if options.share else ():
         share, *rate = measure_pair(module.WAYS[name], SIZES["16MiB"], sockets, options.cpus, None)
         print(f"{name}_16MiB_{RATE_HZ}rps_thread_share", share, flush=True)
@@ -39,6 +42,7 @@ def main():
     parser.add_argument("--sizes", type=lambda s: s.split(","), default=list(SIZES))
     parser.add_argument("--seconds", type=float, default=0.5, help="for each way and size (%(default)s)")
     parser.add_argument("--cpus", default="0,1", type=lambda s: [int(c) for c in s.split(",")])
+    parser.add_argument("--read", action="store_true", help="also 16 MiB of which the receiver reads all")
     parser.add_argument("--share", action="store_true", help="also how fast another thread of the receiver runs")
     options = parser.parse_args()
     signal.signal(signal.SIGINT, on_interrupt)

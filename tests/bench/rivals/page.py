@@ -75,6 +75,8 @@ def write(path, medians, sizes, rules, system):
     parts.append("<p>" + "<br>".join(map(html.escape, lines or ["No rival is faster than the way of Ringside that does"
                                                                 " its job."])) + "</p>")
     parts.append("<dl>" + "".join(f"<dt><b>{r.name}</b></dt><dd>{html.escape(r.text)}</dd>" for r in RIVALS) + "</dl>")
+    parts.append(f"<h2>Read whole</h2><p>{html.escape(compare.READS)}</p><table>"
+                 + "".join(row(cells, "") for cells in compare.reads(medians)) + "</table>")
     parts.append(f"<h2>A second thread of the receiver</h2><p>{html.escape(compare.SHARES)}</p><table>"
                  + "".join(row(cells, "") for cells in compare.shares(medians)) + "</table>")
     parts.append(f"<h2>Rules</h2><pre>{html.escape(rules)}</pre></html>\n")

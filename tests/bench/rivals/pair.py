@@ -22,6 +22,7 @@ PR_SET_PDEATHSIG = 1
 RATE_HZ, RATE_S = 60, 1.5  # of the arrays beside which a thread counts: so often at most, for so long
 
 context = multiprocessing.get_context("fork")
+reads_all = False  # in the process of a side: a receiver reads every element, and not the ends alone
 
 
 class Skip(Exception):
@@ -79,6 +80,9 @@ def mark(array, value):
 
 
 def ends(array):
+    """What a receiver reads of what it got: the first and the last element, and all between them where `reads_all`."""
+    if reads_all:
+        array.max()
     return array[0], array[-1]
 
 
@@ -168,8 +172,10 @@ def count_beside(way, side, barrier, count):
     return beside * 2 / (before + alone()), rate
 
 
-def run_side(way, side, cpus, seconds, barrier, count, pipe):
+def run_side(way, side, cpus, seconds, whole, barrier, count, pipe):
     """What each of the two processes does. Who has the figure sends it into the pipe, and so does who fails."""
+    global reads_all
+    reads_all = whole
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
     try:
@@ -213,8 +219,11 @@ def await_figure(pipe, sides):
             return [f"fail took longer than {DEADLINE_S} s" if running else "fail both sides ended without a figure"]
 
 
-def measure_pair(kind, size, sockets, cpus, seconds):
-    """The figures of one way, as text: microseconds (without `seconds`: share and rate), or the reason for none."""
+def measure_pair(kind, size, sockets, cpus, seconds, whole=False):
+    """The figures of one way, as text: microseconds (without `seconds`: share and rate), or the reason for none.
+
+    With `whole` the receiver reads every element.
+    """
     if len(cpus) < 2:
         return ["skip needs 2 cores"]
     try:
@@ -223,7 +232,7 @@ def measure_pair(kind, size, sockets, cpus, seconds):
         return [f"skip {why}"]
     barrier, (ours, theirs) = context.Barrier(2), context.Pipe(duplex=False)
     count = context.RawValue("Q", 0)
-    sides = [context.Process(target=run_side, args=(way, side, cpus, seconds, barrier, count, theirs))
+    sides = [context.Process(target=run_side, args=(way, side, cpus, seconds, whole, barrier, count, theirs))
              for side in (0, 1)]
     try:
         for side in sides:
