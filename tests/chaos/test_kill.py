@@ -138,7 +138,15 @@ def pod_that_is_gone(world):
 
 
 TO_B = [("a", "send b 4", 4)]
-FULL = [("a", "fill b", CELLS)]
+
+
+def fill_up(world):
+    """Of b's inbox. An audit between a seal and its push gives that message a second cell, which leaves room for one less."""
+    got = world.keepers["a"]("fill b")
+    assert got in (CELLS - 1, CELLS), f"fill b: {got} {world.keepers['a'].text}\n{world.tell()}"
+
+
+FULL = [("a", fill_up, None)]
 
 
 def end_what_is_old(world):
