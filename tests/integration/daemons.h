@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -22,7 +23,7 @@
 #define MS   INT64_C(1000000)
 #define LONG (20000 * MS) /* never reached when all is well */
 
-static char directory[64]; /* of configs, sockets and logs; the test makes and removes it */
+static char directory[64]; /* of configs, sockets and logs */
 static pid_t daemons[STAGES]; /* 0: not running */
 
 static inline int64_t now_ns(void)
@@ -66,6 +67,53 @@ static inline void end_daemon(int stage, int signal_number)
     kill(daemons[stage], signal_number);
     assert_int_equal(waitpid(daemons[stage], &status, 0), daemons[stage]);
     daemons[stage] = 0;
+}
+
+static inline void make_directory(void)
+{
+    strcpy(directory, "/tmp/ringside-XXXXXX");
+    assert_non_null(mkdtemp(directory));
+}
+
+/* Ends all that run, shows the last of their logs when RINGSIDE_TEST_LOGS is set, removes the
+ * directory. */
+static inline int end_daemons(void)
+{
+    char command[128];
+
+    for (int i = 0; i < STAGES; i++)
+        end_daemon(i, SIGTERM);
+    if (getenv("RINGSIDE_TEST_LOGS") != NULL) {
+        snprintf(command, sizeof command, "tail -n 60 %s/s*.log >&2", directory);
+        (void)!system(command);
+    }
+    snprintf(command, sizeof command, "rm -rf %s", directory);
+    return system(command);
+}
+
+/* Stages whose one route, "next", leads to stage 1; what stage 1 sends to itself never blocks. */
+static inline void start_callers(int slots, const char *log_level, const char *when_full)
+{
+    make_directory();
+    for (int i = 0; i < STAGES; i++) {
+        char path[128], socket[128], next[128];
+
+        path_of(path, i, "json");
+        path_of(socket, i, "sock");
+        path_of(next, 1, "sock");
+        FILE *file = fopen(path, "w");
+        assert_non_null(file);
+        fprintf(
+            file,
+            "{\"stage\":\"s%d\",\"socket\":{\"path\":\"%s\"},\"ring\":{\"control_dir\":\"%s/ring\","
+            "\"body_dir\":\"%s/ring\",\"pages\":\"4Ki\",\"lock\":\"off\",\"classes\":["
+            "{\"slot_bytes\":\"4Ki\",\"slots\":%d}]},\"inbox\":{\"cells\":64,\"depth\":32},"
+            "\"log\":{\"level\":\"%s\"},\"drain_timeout_ms\":300,"
+            "\"routes\":{\"next\":{\"to\":[\"unix:%s\"],\"when_full\":\"%s\"}}}\n",
+            i, socket, directory, directory, slots, log_level, next, i == 1 ? "error" : when_full);
+        fclose(file);
+        start_daemon(i);
+    }
 }
 
 static inline struct ringside *join(int stage)

@@ -29,23 +29,6 @@ static unsigned chance(unsigned below)
     return (unsigned)rand_r(&seed) % below;
 }
 
-static void write_config(int stage)
-{
-    char path[128];
-
-    path_of(path, stage, "json");
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fprintf(file,
-            "{\"stage\":\"s%d\",\"socket\":{\"path\":\"%s/s%d.sock\"},\"ring\":{\"control_dir\":"
-            "\"%s/ring\",\"body_dir\":\"%s/ring\",\"pages\":\"4Ki\",\"lock\":\"off\",\"classes\":["
-            "{\"slot_bytes\":\"4Ki\",\"slots\":%d}]},\"inbox\":{\"cells\":64,\"depth\":32},"
-            "\"log\":{\"level\":\"error\"},\"drain_timeout_ms\":300,"
-            "\"routes\":{\"next\":{\"to\":[\"unix:%s/s1.sock\"],\"when_full\":\"error\"}}}\n",
-            stage, directory, stage, directory, directory, SLOTS, directory);
-    fclose(file);
-}
-
 /* ---- workers ---- */
 
 static int64_t some_time(void)
@@ -321,29 +304,15 @@ static void calls_while_words_are_overwritten(void **state)
 static int start(void **state)
 {
     (void)state;
-    strcpy(directory, "/tmp/ringside-XXXXXX");
-    assert_non_null(mkdtemp(directory));
     progress = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    for (int i = 0; i < STAGES; i++) {
-        write_config(i);
-        start_daemon(i);
-    }
+    start_callers(SLOTS, "error", "error");
     return 0;
 }
 
 static int stop(void **state)
 {
-    char command[160];
-
     (void)state;
-    for (int i = 0; i < STAGES; i++)
-        end_daemon(i, SIGTERM);
-    if (getenv("RINGSIDE_TEST_LOGS") != NULL) {
-        snprintf(command, sizeof command, "tail -n 60 %s/s*.log >&2", directory);
-        (void)!system(command);
-    }
-    snprintf(command, sizeof command, "rm -rf %s", directory);
-    return system(command);
+    return end_daemons();
 }
 
 int main(void)

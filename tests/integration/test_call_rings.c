@@ -19,46 +19,19 @@ static struct ringside_message request, reply;
                      ringside_explain(caller));                           \
     } while (0)
 
-static void write_config(int stage)
-{
-    char path[128];
-
-    path_of(path, stage, "json");
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fprintf(file,
-            "{\"stage\":\"s%d\",\"socket\":{\"path\":\"%s/s%d.sock\"},\"ring\":{\"control_dir\":"
-            "\"%s/ring\",\"body_dir\":\"%s/ring\",\"pages\":\"4Ki\",\"lock\":\"off\",\"classes\":["
-            "{\"slot_bytes\":\"4Ki\",\"slots\":16}]},\"log\":{\"level\":\"debug\"},"
-            "\"drain_timeout_ms\":100,"
-            "\"routes\":{\"next\":{\"to\":[\"unix:%s/s1.sock\"],\"when_full\":\"error\"}}}\n",
-            stage, directory, stage, directory, directory, directory);
-    fclose(file);
-}
-
 static int start(void **state)
 {
     (void)state;
-    strcpy(directory, "/tmp/ringside-XXXXXX");
-    assert_non_null(mkdtemp(directory));
-    for (int i = 0; i < STAGES; i++) {
-        write_config(i);
-        start_daemon(i);
-    }
+    start_callers(16, "debug", "error");
     caller = join(0);
     return 0;
 }
 
 static int stop(void **state)
 {
-    char command[128];
-
     (void)state;
     ringside_close(caller);
-    for (int i = 0; i < STAGES; i++)
-        end_daemon(i, SIGTERM);
-    snprintf(command, sizeof command, "rm -rf %s", directory);
-    return system(command);
+    return end_daemons();
 }
 
 /* ---- callees in processes of their own, which hold no mapping of this one ---- */

@@ -47,34 +47,10 @@ static void pause_ms(long ms)
 
 /* ---- sidecars ---- */
 
-static void write_config(int stage)
-{
-    char path[128], socket[128], next[128];
-
-    path_of(path, stage, "json");
-    path_of(socket, stage, "sock");
-    path_of(next, 1, "sock");
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fprintf(file,
-            "{\"stage\":\"s%d\",\"socket\":{\"path\":\"%s\"},\"ring\":{\"control_dir\":\"%s/ring\","
-            "\"body_dir\":\"%s/ring\",\"pages\":\"4Ki\",\"lock\":\"off\",\"classes\":["
-            "{\"slot_bytes\":\"4Ki\",\"slots\":%d}]},\"inbox\":{\"cells\":64,\"depth\":32},"
-            "\"log\":{\"level\":\"debug\"},\"drain_timeout_ms\":300,"
-            "\"routes\":{\"next\":{\"to\":[\"unix:%s\"],\"when_full\":\"%s\"}}}\n",
-            stage, socket, directory, directory, SLOTS, next, stage == 1 ? "error" : "block");
-    fclose(file);
-}
-
 static int start(void **state)
 {
     (void)state;
-    strcpy(directory, "/tmp/ringside-XXXXXX");
-    assert_non_null(mkdtemp(directory));
-    for (int i = 0; i < STAGES; i++) {
-        write_config(i);
-        start_daemon(i);
-    }
+    start_callers(SLOTS, "debug", "block");
     caller = join(0);
     callee = join(1);
     return 0;
@@ -106,21 +82,12 @@ static void assert_nothing_leaked(struct ringside *worker)
 
 static int stop(void **state)
 {
-    char command[128];
-
     (void)state;
     assert_nothing_leaked(caller);
     assert_nothing_leaked(callee);
     ringside_close(caller);
     ringside_close(callee);
-    for (int i = 0; i < STAGES; i++)
-        end_daemon(i, SIGTERM);
-    if (getenv("RINGSIDE_TEST_LOGS") != NULL) {
-        snprintf(command, sizeof command, "tail -n 40 %s/s*.log >&2", directory);
-        (void)!system(command);
-    }
-    snprintf(command, sizeof command, "rm -rf %s", directory);
-    return system(command);
+    return end_daemons();
 }
 
 static uint32_t value_of(const struct ringside_message *of)

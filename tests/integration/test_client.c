@@ -70,17 +70,6 @@ static void write_config(int stage)
     fclose(file);
 }
 
-static void print_logs(void)
-{
-    for (int i = 0; i < STAGES; i++) {
-        char path[128], command[200];
-
-        path_of(path, i, "log");
-        snprintf(command, sizeof command, "tail -n 30 %s >&2", path);
-        (void)!system(command);
-    }
-}
-
 static int start(void **state)
 {
     (void)state;
@@ -88,8 +77,7 @@ static int start(void **state)
         fprintf(stderr, "RINGSIDE_PROXY does not name the sidecar\n");
         return -1;
     }
-    strcpy(directory, "/tmp/ringside-XXXXXX");
-    assert_non_null(mkdtemp(directory));
+    make_directory();
     for (int i = 0; i < STAGES; i++) {
         write_config(i);
         start_daemon(i);
@@ -101,19 +89,12 @@ static int start(void **state)
 
 static int stop(void **state)
 {
-    char command[128];
-
     (void)state;
     for (int i = 0; i < STAGES; i++) {
         ringside_close(workers[i]);
         workers[i] = NULL;
     }
-    for (int i = 0; i < STAGES; i++)
-        end_daemon(i, SIGTERM);
-    if (getenv("RINGSIDE_TEST_LOGS") != NULL)
-        print_logs();
-    snprintf(command, sizeof command, "rm -rf %s", directory);
-    return system(command);
+    return end_daemons();
 }
 
 /* ---- messages ---- */

@@ -71,12 +71,18 @@ def layout(daemon):
     return struct.unpack_from("<I", head, 8)[0], struct.unpack_from("<Q", head, 16)[0]
 
 
-def test_process_whose_lock_lives_loses_nothing_when_another_used_its_token(start, children):  # noqa: F811
-    daemon = start()
+def lock_in_turn(daemon, children):  # noqa: F811
+    """Two processes, the second with the token of the first."""
     first, pipe = children(locks, daemon.socket, layout(daemon), b"")
     token, _ = told(pipe)
     second, pipe = children(locks, daemon.socket, layout(daemon), token)
     told(pipe)
+    return first, second
+
+
+def test_process_whose_lock_lives_loses_nothing_when_another_used_its_token(start, children):  # noqa: F811
+    daemon = start()
+    first, second = lock_in_turn(daemon, children)
     second.kill()
     second.join()
     with daemon.client() as client:
@@ -88,10 +94,7 @@ def test_process_whose_lock_lives_loses_nothing_when_another_used_its_token(star
 
 def test_process_whose_lock_lives_loses_nothing_when_another_used_its_token_before_a_restart(start, children):  # noqa: F811
     daemon = start()
-    first, pipe = children(locks, daemon.socket, layout(daemon), b"")
-    token, _ = told(pipe)
-    second, pipe = children(locks, daemon.socket, layout(daemon), token)
-    told(pipe)
+    first, second = lock_in_turn(daemon, children)
     daemon.kill()
     daemon.start()
     second.kill()
@@ -105,10 +108,7 @@ def test_process_whose_lock_lives_loses_nothing_when_another_used_its_token_befo
 
 def test_process_that_took_over_keeps_what_it_has_when_the_locks_owner_ends(start, children):  # noqa: F811
     daemon = start()
-    first, pipe = children(locks, daemon.socket, layout(daemon), b"")
-    token, _ = told(pipe)
-    second, pipe = children(locks, daemon.socket, layout(daemon), token)
-    told(pipe)
+    first, second = lock_in_turn(daemon, children)
     first.kill()
     first.join()
     time.sleep(0.1)

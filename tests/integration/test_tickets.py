@@ -1,37 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tickets of another stage's ring over the socket: read, freed and described by the sidecar of the stage that reads it."""
 import multiprocessing
-import pathlib
-import shutil
-import tempfile
 
 import pytest
 
-from peer_tools import CONTROL, Connection, Failed, Stage, Worker, control, until
-
-
-@pytest.fixture
-def directory():
-    path = pathlib.Path(tempfile.mkdtemp(prefix="ringside-tickets-", dir="/dev/shm"))
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture
-def stages(directory):
-    running = []
-
-    def start(name, routes=(), **settings):
-        running.append(Stage(directory, name, routes, **settings))
-        return running[-1]
-
-    yield start
-    for stage in running:
-        stage.kill()
+from peer_stages import directory, stages  # noqa: F401
+from peer_tools import CONTROL, Connection, Failed, Worker, control, until
 
 
 @pytest.fixture(params=["before", "behind"])
-def pair(stages, request):
+def pair(stages, request):  # noqa: F811
     """Stage b reads the ring of a, which sends to b, or which b sends to."""
     a = stages("a", {"next": "b"} if request.param == "before" else ())
     b = stages("b", {"next": "a"} if request.param == "behind" else ())
@@ -137,7 +115,7 @@ def test_describe_names_what_and_who(pair):
         assert [(h.state, h.destination) for h in describe(b, ticket=ticket).holders] == [("queued", "b")]
 
 
-def test_every_bad_ticket_has_its_error(pair, stages):
+def test_every_bad_ticket_has_its_error(pair, stages):  # noqa: F811
     a, b = pair
     alone = stages("alone")
     sender, reader = Worker(a), Worker(b)
@@ -228,7 +206,7 @@ def test_other_sidecar_is_away(pair):
     reader.release(message)
 
 
-def test_rings_with_one_id(stages):
+def test_rings_with_one_id(stages):  # noqa: F811
     """A bare ticket is answered by the ring in which it is alive; the text names one ring."""
     b = stages("b")
     both = [stages(name, {"next": "b"}, id=77) for name in ("one", "two")]
@@ -243,7 +221,7 @@ def test_rings_with_one_id(stages):
         refused("STALE_TICKET", read, reader, ticket=shared.ticket)
 
 
-def test_reader_numbers_run_out(stages):
+def test_reader_numbers_run_out(stages):  # noqa: F811
     a = stages("a", {"next": "b"}, clients={"max": 64})
     b = stages("b", clients={"max": 64})
     until(lambda: a.connected_to("b") and "a" in b.peers("upstream"), "linked", a.log)
