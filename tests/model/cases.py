@@ -58,6 +58,7 @@ ONE = "-DNS=1 -DNP=1 "  # one slot that is used again and again, one producer
 FORK = "-DFORK -DNI=2 -DNS=1 -DNM=1 "
 BARE = "-DNR=1 -DNK=0 -DLEFT=1 "  # one reader, tickets alone
 TWO_RINGS = "-DNK=1 -DN0=1 -DN1=1 "
+RETIRED = "-DNG=2 -DNR=2 -DNK=0 -DLEFT=2 -DNF=0 -DRETIRE "  # two readers, who may end the ticket
 PASSED = "-DNG=1 -DNR=2 -DNK=0 -DLEFT=1 -DNF=0 -DPASS "  # two readers, one reading, which may be passed on
 ANEW = "-DNO=2 -DNQ=2 -DMAXT=1 "  # the first caller leaves with a call that is held, the next one has its number
 ADOPT = "-DMAXR=1 -DMEND -DHOSTILE -DP0=6"
@@ -198,6 +199,8 @@ CASES = [
            "words scanned before readers"),
     _holds("tickets", "passed", PASSED + "-DMAXC=0", 249556, "a reading is passed on beside readings and the time's end"),
     _fails("tickets", "add-plain", PASSED + "-DMAXC=0 -DADDPLAIN", "a reading is added by a load and a store"),
+    _holds("tickets", "retired", RETIRED + "-DMAXC=0", 231632, "a reader ends the ticket beside another and the time's end"),
+    _fails("tickets", "retire-late", RETIRED + "-DMAXC=0 -DRETIRELATE", "a reader ends the ticket after its reading"),
     _fails("tickets", "add-late", PASSED + "-DMAXC=0 -DADDLATE", "a reading is added after the own one"),
     _holds("retire", "one", "", 102431, "one reader, one who frees, one death"),
     _holds("retire", "deaths", "-DMAXC=2", 285872, "two deaths"),
@@ -256,6 +259,7 @@ CASES = [
            "numbers given anew, another one in ring B, one death"),
     _large("calls", "no-clear", ANEW + "-DNOCLEAR", 301062, "a box that is not emptied costs a look alone: states and ids tell"),
     _large("tickets", "passed-death", PASSED + "-DMAXC=1", 1022023, "who passes its reading on dies"),
+    _large("tickets", "retired-death", RETIRED + "-DMAXC=1", 1860956, "who ended the ticket dies before its reading ends"),
     _large("tickets", "passed-free", PASSED.replace("-DNF=0", "-DNF=1") + "-DMAXC=0", 16445067, "a reading passed on, and Free"),
     _large("deliver", "A1", "-DNP=1 -DNM=2 -DNK=2 -DKT=1 -DMAXC=1", 36823030, "two slots, two consumers, one death"),
     _large("deliver", "A2", ONE + "-DNM=2 -DNK=2 -DMAXC=1", 3621041, "a slot used again, two consumers, one death"),

@@ -4,13 +4,14 @@
  *
  * A publisher makes NG generations. NR readers x KR readings (newest ticket, the one before, or RGM older: the same short
  * generation); NF who Free; NK consumers of the delivery words; MAXC deaths, MAXR restarts, MAXE times the time to live ends.
- * PASS: a reader may add a
- * reading for another (rs_ring_readers_add) before it ends its own. RGM: generations in `readers` are counted modulo RGM, in `state` and tickets they are not. LEFT n readings, KEPT: n or kept.
+ * PASS: a reader may add a reading for another (rs_ring_readers_add) before it ends its own; RETIRE: it may end the ticket
+ * (rs_ring_read_retire). RGM: generations in `readers` are counted modulo RGM, in `state` and tickets they are not. LEFT n readings, KEPT: n or kept.
  * ROUTED: word 0 is queued. READQ: a reader may queue word 1.
  * Wrong on purpose: FREECHK Free looks at readers, at state, then swaps, without a bit on; FREETEXT not even at state; UNDERFLOW the
  * end counts below 0; ENDTWO bit and count go in two steps; COUNTUNDO an undone begin counts; UNDOQUIET an undone begin never retires;
  * SWEEPQUIET the sweep runs no free check; NOTTL nothing ends by time; WORDSCAN the free check scans the words before readers;
- * ADDPLAIN a reading is added by a load and a store; ADDLATE after the own one ended, whatever the word says. */
+ * ADDPLAIN a reading is added by a load and a store; ADDLATE after the own one ended, whatever the word says;
+ * RETIRELATE a ticket is ended so after the own reading. */
 #ifndef NG
 #define NG 2
 #endif
@@ -242,6 +243,33 @@ inline add_reader(t_)
     ok = 0; r = 0
 }
 
+/* rs_ring_read_retire: Free by who reads it; the own bit leaves the free check to its end */
+inline retire(t_)
+{
+    ok = 0;
+    do
+    :: R(r = rd);
+        if
+#ifndef RETIRELATE
+        :: !(r & b) || RET(r) -> assert((r & b) && OVER(t_)); break
+        :: (r & b) && !RET(r) ->
+#else
+        :: RET(r) -> break
+        :: !RET(r) ->
+#endif
+            atomic {
+                crash();
+                if
+                :: rd == r -> rd = (RG(r) << 9) | RETIRED | RB(r); ok = 1; assert(st == ST(t_, SEALED)); freed = freed | (1 << (t_))
+                :: else
+                fi
+            };
+            if :: ok -> break :: else fi
+        fi
+    od;
+    ok = 0; r = 0
+}
+
 /* rs_ring_ticket_free */
 inline free_ticket(t_)
 {
@@ -346,9 +374,15 @@ proctype reader(byte me)
 #if defined(PASS) && !defined(ADDLATE)
             if :: add_reader(t) :: skip fi;
 #endif
+#if defined(RETIRE) && !defined(RETIRELATE)
+            if :: retire(t) :: skip fi;
+#endif
             end_reading(t, 1, 0); got = 0
 #ifdef ADDLATE
             ; if :: add_reader(t) :: skip fi
+#endif
+#ifdef RETIRELATE
+            ; if :: retire(t) :: skip fi
 #endif
         :: else -> assert(OVER(t)) /* STALE only when it is over */
         fi;
